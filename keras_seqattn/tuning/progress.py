@@ -10,13 +10,22 @@ from keras_seqattn.tuning.settings import Settings
 
 
 class Progress:
-    """Prints a line for each epoch and each end of a trial.
+    """Prints a line for each start, each epoch and each end of a trial.
 
     The lines go to `stream`; with None, to what is the standard output at the time.
     """
 
     def __init__(self, settings: Settings, stream: TextIO | None = None) -> None:
         self._settings, self._stream = settings, stream
+
+    def start(self, record: TrialRecord, parent: str | None = None) -> None:
+        """Prints a line of a trial that starts, or goes on, here or from its parent."""
+        if len(record.epochs) > record.inherited_epochs:
+            self._print(record, f"goes on after epoch {len(record.epochs)}")
+        elif parent is not None:
+            self._print(record, f"continues trial {int(parent)}")
+        else:
+            self._print(record, "starts")
 
     def epoch(self, record: TrialRecord) -> None:
         """Prints a line of an epoch that ended."""
@@ -41,8 +50,10 @@ class Progress:
         plan = self._settings.plan
         # A plan limits new trials, not those that continue others.
         new = [one for one in known if plan is None or one.continued_from is None]
+        # Several workers print of several: those after this one do not count.
+        place = sum(int(one.trial_id) <= int(record.trial_id) for one in new)
         max_trials = self._settings.max_trials
-        count = f" ({len(new)} of {max_trials})" if max_trials else ""
+        count = f" ({place} of {max_trials})" if max_trials else ""
         parts = [f"trial {int(record.trial_id)}{count}: {what}"]
         best = records.best_of(known, self._settings.objective.direction)
         if best is not None:
@@ -61,5 +72,7 @@ class Progress:
         limits = [clock.left()] if clock.limit is not None else []
         ended = [record for record in known if record.finished_at is not None]
         if max_trials and ended and self._settings.plan is None:
-            limits.append(clock.elapsed() / len(ended) * (max_trials - len(ended)))
+            # As long a trial as those that ended. The one that runs has had its share.
+            until = max(record.finished_at for record in ended)
+            limits.append(until / len(ended) * max_trials - clock.elapsed())
         return max(0.0, min(limits)) if limits else None

@@ -106,7 +106,8 @@ def tune_translation(
         warm_start: Whether a trial starts from the weights of the best smaller trial,
             extended to compute the same. This saves the seconds of that one, which the
             table shows, but scores then depend on more than the hyperparameters.
-        verbose: Whether to print epochs, the best score so far, and the time left.
+        verbose: Whether to print starts, epochs and ends of trials, the best score so
+            far, and the time left.
 
     Returns:
         A `Study`.

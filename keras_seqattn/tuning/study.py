@@ -288,8 +288,8 @@ class Study:
         if longest < records.FEW_EPOCHS:
             doubts.append(
                 f"No trial got {records.FEW_EPOCHS} epochs, the longest had {longest}: "
-                "its model is hardly trained. Give the study more seconds, less text "
-                "or smaller models."
+                "its model is hardly trained. Give the study more epochs or seconds, "
+                "less text or smaller models."
             )
         if not self._comparable():
             doubts.append(

@@ -77,6 +77,13 @@ def _arrays_or_batches(name: str, given: Any) -> Any:
         return _dataset(name, given, wanted)
     if len(given) not in (2, 3):
         arguments.refuse(name, given, wanted)
+    shapes = map(np.shape, keras.tree.flatten(list(given)))
+    counts = [shape[0] for shape in shapes if shape]
+    if 0 in counts or len(set(counts)) > 1:
+        raise ValueError(
+            f"`{name}` must hold as many labels as inputs, at least one. Received: "
+            f"arrays of {', '.join(map(str, counts))} samples."
+        )
     return tuple(given)
 
 
@@ -472,7 +479,9 @@ class CustomTask(Task):
         given = given if isinstance(given, tuple) else (given,)
         data = dict(zip(names, given, strict=False))
         sizes = {} if self.batch_size is None else {"batch_size": self.batch_size}
-        return {**data, **sizes, "validation_data": self.validation}
+        # Keras would warn that it cannot shuffle a dataset.
+        order = {} if isinstance(self.train, tuple) else {"shuffle": False}
+        return {**data, **sizes, **order, "validation_data": self.validation}
 
     def callbacks(
         self, model: keras.Model, record: TrialRecord, objective: str

@@ -134,11 +134,13 @@ class Tuner(keras_tuner.Tuner):
                     f"{ended.reason}"
                 ) from ended
             return
-        except (trials.OutOfTime, KeyboardInterrupt, RuntimeError):  # or the disk
+        except (trials.OutOfTime, KeyboardInterrupt, RuntimeError) as error:  # or disk
             # This start did not kill its process.
             record.fruitless_starts = max(0, record.fruitless_starts - 1)
             record.status = records.STOPPED
             record.save()
+            if isinstance(error, trials.OutOfTime):
+                self._progress.end(record)
             raise
         finally:
             release_lock(record.state / LOCK)
@@ -167,10 +169,11 @@ class Tuner(keras_tuner.Tuner):
         if record.configuration is not None:
             record.parameters = record.configuration.count_parameters()
         self._begin(record)
+        parent = hp.values.get("tuner/trial_id")
+        self._progress.start(record, parent)
         keras.utils.clear_session()
         # Each trial has its own seed, whatever the process ran before.
         keras.utils.set_random_seed(settings.seed + int(record.trial_id))
-        parent = hp.values.get("tuner/trial_id")
         model = self._make_model(hp, parent)
         self._measure(model, record)
         if parent is not None:
@@ -249,6 +252,7 @@ class Tuner(keras_tuner.Tuner):
         hp = draws.hyperparameters_of(record.values)
         record.owner = self._owner
         record.save()
+        self._progress.start(record)
         keras.utils.clear_session()
         model = self._task.make_model(hp)
         is_over = False

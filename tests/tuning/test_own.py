@@ -53,6 +53,15 @@ def tune(folder, build=build, train=TRAIN, validation=VALIDATION, **options):
     return ks.tuning.tune(build, train, validation, directory=folder, **given | options)
 
 
+class Batches(keras.utils.PyDataset):
+    def __len__(self):
+        return 4
+
+    def __getitem__(self, index):
+        part = slice(8 * index, 8 * index + 8)
+        return X[part], Y[part]
+
+
 @pytest.mark.parametrize(
     ("objective", "made"),
     [
@@ -180,6 +189,23 @@ def test_the_batches_may_be_a_dataset_and_labels_have_weights(tmp_path):
     assert (table["epochs"] == 2).all()
 
 
+@pytest.mark.parametrize(("train", "order"), [(TRAIN, []), (Batches(), [False])])
+def test_only_arrays_are_shuffled(tmp_path, train, order):
+    """Keras warns that it cannot shuffle what is no array."""
+    given = []
+
+    class Noting(keras_tuner.HyperModel):
+        def build(self, hp):
+            return build(hp)
+
+        def fit(self, hp, model, *args, **options):
+            given.extend(value for name, value in options.items() if name == "shuffle")
+            return model.fit(*args, **options)
+
+    tune(tmp_path, Noting(), train, max_trials=1, epochs=1)
+    assert given == order
+
+
 def test_models_with_too_many_weights_are_not_trained(tmp_path, capsys):
     limits = {"max_parameters": 4000, "epochs": 1}
     study = tune(tmp_path, max_trials=12, verbose=True, **limits)
@@ -296,15 +322,6 @@ class Subclassed(keras.Model):
 
     def call(self, inputs):
         return self.dense(inputs["x"])
-
-
-class Batches(keras.utils.PyDataset):
-    def __len__(self):
-        return 4
-
-    def __getitem__(self, index):
-        part = slice(8 * index, 8 * index + 8)
-        return X[part], Y[part]
 
 
 def subclassed(hp):
@@ -439,6 +456,8 @@ class Several(keras_tuner.Objective):
             r"""`objective` must be a .*, with "min" or "max".*direction="down"\)""",
         ),
         ({"objective": Several()}, "`objective` must be .* of one score"),
+        ({"train": (X[:0], Y[:0])}, "`train` must hold as many .*arrays of 0, 0 sam"),
+        ({"validation": (X, Y[:3])}, "`validation` must hold as many .* of 48, 3 sam"),
         ({"train": iter([TRAIN])}, "`train` must be a dataset, or .*train=<"),
         ({"validation": X}, "`validation` must be a dataset, or a tuple"),
         ({"build": lambda hp: None}, "`build` must return a compiled .*returned None"),

@@ -22,6 +22,7 @@ from keras_seqattn.tuning import (
     settings,
     trials,
 )
+from keras_seqattn.tuning.progress import Progress
 from tests.locks import held
 from tests.tuning import conftest
 
@@ -660,8 +661,47 @@ def test_random_and_bayesian_prune_by_default(study):
 def test_progress_says_what_is_left(study, capsys):
     study(algorithm="random", max_trials=2, verbose=True)
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0].startswith("trial 0 (1 of 2): completed; best ")
+    assert lines[0] == "trial 0 (1 of 2): starts"
+    assert lines[1].startswith("trial 0 (1 of 2): completed; best ")
     assert lines[-1].endswith("; 0:00:00 left")
+
+
+def test_progress_says_how_a_trial_starts_and_that_the_time_left_falls(
+    tmp_path, capsys
+):
+    def trial(number, **fields):
+        path = records.folder_of(tmp_path, str(number))
+        record = records.TrialRecord(str(number), path=path, **fields)
+        record.save()
+        return record
+
+    trial(0, status="completed", finished_at=10.0)
+    trial(2)  # of another worker, later
+    seconds = iter([10.0, 13.0, 31.0])
+    given = SimpleNamespace(
+        verbose=True,
+        directory=tmp_path,
+        plan=None,
+        max_trials=3,
+        objective=SimpleNamespace(direction="min"),
+        clock=SimpleNamespace(limit=None, elapsed=lambda: next(seconds)),
+    )
+    epoch = {"score": 1.0}
+    Progress(given).start(trial(1))
+    Progress(given).start(trial(1, epochs=[epoch], inherited_epochs=1), "0")
+    Progress(given).start(trial(1, epochs=[epoch] * 2, inherited_epochs=1), "0")
+    assert capsys.readouterr().out.splitlines() == [
+        "trial 1 (2 of 3): starts; 0:00:20 left",
+        "trial 1 (2 of 3): continues trial 0; 0:00:17 left",
+        "trial 1 (2 of 3): goes on after epoch 2; 0:00:00 left",
+    ]
+
+
+def test_progress_says_that_the_time_ended_a_trial(study, monkeypatch, capsys):
+    fail_where(monkeypatch, lambda values, record: trials.OutOfTime("no time"))
+    study(algorithm="random", max_trials=1, verbose=True)
+    lines = capsys.readouterr().out.splitlines()
+    assert lines == ["trial 0 (1 of 1): starts", "trial 0 (1 of 1): stopped"]
 
 
 def test_progress_counts_the_new_trials_of_halving(study, capsys):
