@@ -479,8 +479,10 @@ class CustomTask(Task):
         given = given if isinstance(given, tuple) else (given,)
         data = dict(zip(names, given, strict=False))
         sizes = {} if self.batch_size is None else {"batch_size": self.batch_size}
-        # Keras would warn that it cannot shuffle a dataset.
-        order = {} if isinstance(self.train, tuple) else {"shuffle": False}
+        # Keras shuffles arrays and the batches of a `PyDataset`, and would warn that it
+        # cannot shuffle anything else.
+        shuffled = isinstance(self.train, tuple | keras.utils.PyDataset)
+        order = {} if shuffled else {"shuffle": False}
         return {**data, **sizes, **order, "validation_data": self.validation}
 
     def callbacks(

@@ -9,6 +9,7 @@ import keras
 import keras_tuner
 import numpy as np
 import pytest
+import tensorflow as tf
 
 import keras_seqattn as ks
 from keras_seqattn.tuning import processes, records, trials
@@ -189,9 +190,16 @@ def test_the_batches_may_be_a_dataset_and_labels_have_weights(tmp_path):
     assert (table["epochs"] == 2).all()
 
 
-@pytest.mark.parametrize(("train", "order"), [(TRAIN, []), (Batches(), [False])])
-def test_only_arrays_are_shuffled(tmp_path, train, order):
-    """Keras warns that it cannot shuffle what is no array."""
+@pytest.mark.parametrize(
+    ("make", "order"),
+    [
+        (lambda: TRAIN, []),
+        (Batches, []),
+        (lambda: tf.data.Dataset.from_tensor_slices(TRAIN).batch(8), [False]),
+    ],
+)
+def test_only_what_keras_can_shuffle_is_shuffled(tmp_path, make, order):
+    """Keras warns that it cannot shuffle a `tf.data.Dataset`."""
     given = []
 
     class Noting(keras_tuner.HyperModel):
@@ -202,7 +210,7 @@ def test_only_arrays_are_shuffled(tmp_path, train, order):
             given.extend(value for name, value in options.items() if name == "shuffle")
             return model.fit(*args, **options)
 
-    tune(tmp_path, Noting(), train, max_trials=1, epochs=1)
+    tune(tmp_path, Noting(), make(), max_trials=1, epochs=1)
     assert given == order
 
 
