@@ -45,8 +45,9 @@ def scored(
         Float32 array `(B,)`: the sum over the real tokens, in nats.
 
     Raises:
-        ValueError: If the ids are not integers of rank 2 with one batch size, or one is
-            outside the vocabulary.
+        ValueError: If `model` is a language model, whose texts `TextGenerator.score`
+            scores; or if the ids are not integers of rank 2 with one batch size, or one
+            is outside the vocabulary.
 
     Example:
         >>> import numpy as np
@@ -56,7 +57,12 @@ def scored(
         >>> bool(scored(model, ids, ids)[0] < 0.0)
         True
     """
-    arguments.offers("model", model, ("start_id", "pad_id"), "a translation model")
+    wanted = "a translation model"
+    arguments.offers("model", model, ("start_id", "pad_id"), wanted)
+    inputs = getattr(model, "inputs", None)  # of a functional model
+    if inputs is not None and len(inputs) == 1:
+        wanted += "; `TextGenerator.score` scores a language model's texts"
+        arguments.refuse("model", model, wanted)
     source_ids = checked_ids(
         "source_ids",
         source_ids,

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from keras import ops
 
+from keras_seqattn.models import LanguageModel
 from keras_seqattn.scheduling.scoring import score_lists, scored
 
 pytestmark = pytest.mark.backends("torch")
@@ -68,3 +69,9 @@ def test_each_source_has_a_target():
         ValueError, match="`target_ids` must have 2 rows, as many as `s"
     ):
         scored(Uniform(), [[4, 2], [5, 2]], [[4, 2]])
+
+
+def test_a_language_model_is_refused():
+    model = LanguageModel(8, model_dim=8, num_heads=2, intermediate_dim=8)
+    with pytest.raises(ValueError, match="translation model; `TextGenerator.score`"):
+        scored(model, [[1, 5]], [[4, 2]])
