@@ -197,6 +197,8 @@ def test_a_prompt_that_is_too_long_is_an_error(generator):
 def test_what_does_not_fit_is_an_error(generator, tokenizers):
     with pytest.raises(ValueError, match="of 260 entries. Received: .*=300"):
         ks.TextGenerator(generator.model, tokenizers[1])
+    with pytest.raises(ValueError, match="must be a tokenizer. Received: tokenizer=<c"):
+        ks.TextGenerator(generator.model, ks.text.ByteTokenizer)
     with pytest.raises(ValueError, match="`model` must be a language model"):
         ks.TextGenerator(translation_model(260), generator.tokenizer)
     with pytest.raises(ValueError, match="`prompts` must be a list.*prompts='one'"):

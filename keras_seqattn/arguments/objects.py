@@ -147,13 +147,16 @@ def offers(
     wanted: str,
     optional: bool = False,
 ) -> Any:
-    """Returns `value` if it has all `attributes`, whatever its class."""
+    """Returns `value` if it has all `attributes`, whatever its class.
+
+    A class is refused, though it has the methods of its instances.
+    """
     if value is None and optional:
         return None
     missing = [f"`{x}`" for x in attributes if not hasattr(value, x)]
     if 0 < len(missing) < len(attributes) or isinstance(value, keras.Layer):
         wanted += f", with {', '.join(missing)}"
-    if missing:
+    if missing or isinstance(value, type):
         refuse(name, value, wanted, optional)
     return value
 
