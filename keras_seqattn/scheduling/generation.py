@@ -471,7 +471,9 @@ def _check_max_length(model: Any, source_length: int, max_length: int | None) ->
     arguments.positive_integer("max_length", max_length)
     own_limit = max_new_tokens(model, source_length)
     if own_limit is not None and max_length > own_limit:
+        is_own = own_limit == length_limit(model)
+        after = "" if is_own else f" after a prompt of length {source_length}"
         raise ValueError(
-            f"`max_length` must be at most {own_limit}, the model's own. "
-            f"Received: max_length={max_length!r}."
+            f"`max_length` must be at most {own_limit}, the most that the model can "
+            f"generate{after}. Received: max_length={max_length!r}."
         )

@@ -203,7 +203,7 @@ def test_generate_goes_as_far_as_the_model_does():
     assert model.generate(np.full((1, 18), 5)).token_ids.shape == (1, 1, 2)
     assert model.generate(np.full((1, 3), 5)).token_ids.shape == (1, 1, 16)
     assert decoding.generate(model, np.full((1, 16), 5)).token_ids.shape == (1, 1, 4)
-    with pytest.raises(ValueError, match="`max_length` must be at most 15.*=16"):
+    with pytest.raises(ValueError, match="at most 15,.* a prompt of length 5. .*=16"):
         model.generate(np.full((1, 5), 5), max_length=16)
     with pytest.raises(ValueError, match="`prompt_ids` must be shorter than 20.*20"):
         model.generate(np.full((1, 20), 5))
