@@ -104,5 +104,7 @@ def _are_sizes(values: Any, count: int | None = None) -> bool:
     )
 
 
-def _refuse(path, why="which is something else, such as a pickle") -> NoReturn:
+def _refuse(
+    path, why="which is something else, such as a pickle or a pointer of Git LFS"
+) -> NoReturn:
     refuse("hold weights as safetensors", f"{path.name!r}, {why}")

@@ -99,9 +99,10 @@ def test_a_shape_that_does_not_fit(copy):
 def test_a_pickle_in_place_of_safetensors(copy):
     folder = copy("marian")
     weights = folder / "model.safetensors"
-    for content in (pickle.dumps({"a": 1}), b"", b"\x02\0\0\0\0\0\0\0[]"):
+    pointer = b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n"
+    for content in (pickle.dumps({"a": 1}), pointer, b"", b"\x02\0\0\0\0\0\0\0[]"):
         weights.write_bytes(content)
-        message = "weights as safetensors. Received: 'model.safetensors', which is som"
+        message = "'model.safetensors', which is something .* a pointer of Git LFS"
         with pytest.raises(ValueError, match=message):
             to_model(folder)
     weights.unlink()
