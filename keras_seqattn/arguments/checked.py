@@ -15,6 +15,8 @@ FLAGS = ("return_attention_scores", "use_causal_mask", "reverse", "training")
 PLACES = ("start", "offset", "index")
 # Arguments that may be lists of numbers in place of tensors; so may every mask.
 LISTED = ("positions", "restart")
+# Arguments that may be lists of tensors; so may those above.
+SEVERAL = ("states",)
 # Arguments that Keras's layers take although they are not in their signatures.
 OF_KERAS = ("input_shape", "input_dim")
 
@@ -61,10 +63,15 @@ def _check(name, value, required):
         check_flag(name, value, optional=name == "training")
     elif name in PLACES:
         index(name, value)
-    elif not _is_tensors(value):
-        is_list = isinstance(value, list | tuple | np.ndarray)
+    else:
+        is_list = isinstance(value, list | tuple)
         listed = name.endswith("mask") or name in LISTED
-        allowed = not required if value is None else is_list and listed
+        if _is_tensors(value):
+            if is_list and not (listed or name in SEVERAL):
+                refuse(name, value, "one tensor or array, not a list of them")
+            return
+        may_convert = listed and (is_list or isinstance(value, np.ndarray))
+        allowed = not required if value is None else may_convert
         if not allowed:
             refuse(name, value, "a tensor or an array", optional=not required)
         tensor(name, value, optional=True)

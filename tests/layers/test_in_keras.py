@@ -199,3 +199,32 @@ def test_a_model_may_be_cloned():
     np.testing.assert_allclose(
         ops.convert_to_numpy(clone(IDS)), ops.convert_to_numpy(model(IDS)), atol=1e-6
     )
+
+
+@pytest.mark.parametrize(
+    ("layer", "name"),
+    [
+        (layers.ScaledDotProductAttention(), "query"),
+        (layers.AdditiveAttention(4), "query"),
+        (layers.MultiHeadAttention(2, 4), "query"),
+        (layers.DecoderBlock(2, 12), "target"),
+        (layers.EncoderBlock(2, 12), "x"),
+        (layers.FeedForward(12), "x"),
+        (layers.SinusoidalPositions(), "x"),
+        (layers.PositionalEmbedding(V, D), "inputs"),
+        (layers.TokenLogits(V), "inputs"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else type(value).__name__,
+)
+def test_a_list_of_tensors_is_refused_by_name(layer, name):
+    x = ops.ones((2, L, D))
+    for inputs in ([x, x], [keras.Input((L, D)), keras.Input((L, D))]):
+        message = f"`{name}` must be one tensor or array, not a list of them. Received:"
+        with pytest.raises(ValueError, match=message):
+            layer(inputs)
+
+
+def test_a_cell_takes_a_list_of_states():
+    x = ops.ones((2, L))
+    output, states = layers.RecurrentCell(D)(x, [ops.zeros((2, D))])
+    assert output.shape == states[0].shape == (2, D)
