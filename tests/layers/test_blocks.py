@@ -526,6 +526,18 @@ def test_a_source_comes_always_or_never(rng):
         without(target, source)
 
 
+@pytest.mark.parametrize("name", ["source", "past"])
+@pytest.mark.parametrize("symbolic", [False, True])
+def test_a_mask_without_its_sequence_is_refused(rng, name, symbolic):
+    (target,) = draw(rng, T)
+    mask = np.ones((B, S), bool)
+    if symbolic:
+        target, mask = keras.Input((T, D)), keras.Input((S,), dtype="bool")
+    message = rf"`{name}_mask` must be None without a `{name}`.*{name}_mask of shape \("
+    with pytest.raises(ValueError, match=message):
+        layers.DecoderBlock(2, F)(target, **{f"{name}_mask": mask})
+
+
 @pytest.mark.parametrize(
     ("mask", "shape"),
     [("mask", (2, 4)), ("attention_mask", (2, 3, 4)), ("attention_mask", (3,))],

@@ -98,8 +98,9 @@ class DecoderBlock(Block):
 
     Raises:
         ValueError: If both `mask` and `target_mask` are given, `source` is given in one
-            call and not in another, `num_heads` does not divide D and `key_dim` is
-            None, or an option is out of range.
+            call and not in another, `source_mask` or `past_mask` is given without its
+            sequence, `num_heads` does not divide D and `key_dim` is None, or an option
+            is out of range.
 
     Example:
         >>> import numpy as np
@@ -178,6 +179,7 @@ class DecoderBlock(Block):
         target_mask = bool_mask("target_mask", target_mask if mask is None else mask)
         source_mask = bool_mask("source_mask", source_mask)
         self._check_source(source)
+        _check_owners(source, source_mask, past, past_mask)
         x, *scores = attend(
             self.attention_residual,
             target,
@@ -427,6 +429,7 @@ class DecoderBlock(Block):
         """Returns the symbolic output, and the symbolic weights where asked for."""
         check_sequences(target=target, source=source, past=past)
         self._check_source(source)
+        _check_owners(source, source_mask, past, past_mask)
         seen = target if past is None else ops.concatenate([past, target], axis=1)
         attended = [(self.attention_residual, seen)]
         if source is not None:
@@ -439,6 +442,16 @@ class DecoderBlock(Block):
             **super().get_config(),
             "cross_attention": attention_config(self.cross_attention),
         }
+
+
+def _check_owners(source, source_mask, past, past_mask):
+    """Raises an error if a mask is given without the sequence it belongs to."""
+    for name, x, mask in (("source", source, source_mask), ("past", past, past_mask)):
+        if x is None and mask is not None:
+            raise ValueError(
+                f"`{name}_mask` must be None without a `{name}`. "
+                f"Received: {name}_mask of shape {tuple(mask.shape)}."
+            )
 
 
 def _with_past(target, target_mask, past, past_mask):
