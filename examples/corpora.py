@@ -120,7 +120,7 @@ def check_lines(args):
         if pairs.found["malformed"]:
             tell_malformed(args, split, pairs)
         if len(paths) == 1 and not args.header:
-            first = " -> ".join(repr(side[0])[:60] for side in pairs)
+            first = " -> ".join(shortened(side[0]) for side in pairs)
             print(
                 f"  The first pair is {first}; if it names the columns, add --header."
             )
@@ -133,6 +133,11 @@ def check_lines(args):
                 f"Warning: {shared:,} of the {len(pairs[0]):,} pairs of --{split} are "
                 "in --train too. The model has seen them, so its scores are too good."
             )
+
+
+def shortened(text):
+    """Returns a text in quotation marks, without what follows 60 characters."""
+    return repr(text if len(text) <= 60 else f"{text[:57]}...")
 
 
 def tell_malformed(args, split, pairs):

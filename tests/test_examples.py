@@ -330,6 +330,12 @@ def test_a_log_may_be_in_the_folder_from_the_beginning(load_example, tmp_path):
         claim(tmp_path, {"seed": 3}, ["scores.json"])
 
 
+def test_a_long_line_is_shown_in_part(load_example):
+    corpora = load_example("corpora")
+    assert corpora.shortened("x" * 60) == repr("x" * 60)
+    assert corpora.shortened("it's " + "x" * 99) == repr("it's " + "x" * 52 + "...")
+
+
 @pytest.mark.slow
 def test_a_small_file_is_read_again(example, monkeypatch, tmp_path, capsys):
     """Until the learning rate has risen, and has fallen for four times as long."""
