@@ -8,8 +8,9 @@ import sys
 
 @contextlib.contextmanager
 def installed(doc):
-    """Ends the program if an import fails; `doc` holds the command that installs all.
+    """Ends the program if an import fails or, as it takes seconds, is interrupted.
 
+    `doc` holds the command that installs all.
     The package is imported before Keras, since it says what to do without a backend.
     """
     try:
@@ -19,6 +20,8 @@ def installed(doc):
     except ModuleNotFoundError as error:
         command = re.search(r"`(pip install .*?)`", doc)[1]
         sys.exit(f"{error}. Run this in a clone of the repository: {command}")
+    except KeyboardInterrupt:
+        sys.exit("\nStopped.")
 
 
 def print_all_scripts():

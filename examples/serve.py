@@ -242,12 +242,18 @@ def compile_programs(translator):
     begun, limit = time.monotonic(), most_tokens(translator)
     line, tokens = "", 0
     # Sources are padded to 16, 32, 64, ... tokens: a line just above each shorter one.
-    for shorter in (0, *(2**k for k in range(4, (limit - 1).bit_length()))):
+    lengths = (0, *(2**k for k in range(4, (limit - 1).bit_length())))
+    print("Compiling the searches of all lengths:", flush=True)
+    progress = keras.utils.Progbar(
+        len(lengths) * len(WIDTHS) * len(SIZES), unit_name="search"
+    )
+    for shorter in lengths:
         while tokens <= shorter:
             line += " a"
             tokens = 1 + len(translator.source_tokenizer.tokenize([line])[0])
         for width, size in itertools.product(WIDTHS, SIZES):
             translate(translator, [line] * size, width)
+            progress.add(1)
         if hasattr(translator.model, "attention_scores"):
             translator.attention(line, line)
     count = translator.compile_report().num_programs

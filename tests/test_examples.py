@@ -564,6 +564,12 @@ def test_a_second_run_in_the_folder_ends_in_a_sentence(load_example):
         raise ValueError("something else")
 
 
+def test_an_interrupted_import_ends_without_a_traceback(load_example):
+    options = load_example("options")
+    with pytest.raises(SystemExit, match="Stopped"), options.installed(__doc__):
+        raise KeyboardInterrupt
+
+
 @pytest.mark.parametrize(
     ("name", "module"),
     [
