@@ -452,6 +452,7 @@ class Translator(TextModel):
             progress.add(len(block))
             yield from (best[0][0] for best in found)
             first += len(block)
+        progress.update(first, finalize=True)  # ends the bar's line
 
     def score(
         self, sources: Lines, targets: Lines, verbose: bool = False

@@ -228,6 +228,9 @@ def test_progress_is_shown_on_request(translator, echo, capsys):
     assert not capsys.readouterr().out
     translator(LINES, verbose=True)
     assert "3/3" in capsys.readouterr().out
+    list(translator.stream(LINES, verbose=True))
+    printed = capsys.readouterr().out
+    assert "4/Unknown" in printed and printed.endswith("\n")
 
 
 def test_translates_what_the_model_generates(translator):
