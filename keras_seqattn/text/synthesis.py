@@ -133,7 +133,10 @@ def synthesize(
         bar = keras.utils.Progbar(count, verbose=verbose, unit_name="line")
         for row in _rows(job, lines, journal, bar):
             filters.add(row)
-    return filters.corpus(keep)
+    corpus = filters.corpus(keep)
+    if count is None:  # The bar cannot know that it is full, and ends its line here.
+        bar.update(corpus.num_lines, finalize=True)
+    return corpus
 
 
 def _rows(job, lines, journal, bar):
@@ -161,9 +164,10 @@ def _read_rows(journal, lines, side):
             while number < row["line"]:
                 number, line = number + 1, next(lines, None)
             if line != row[side]:
+                found = "which is missing" if line is None else repr(line)
                 raise ValueError(
                     "`lines` must be those that `path` was begun with. Received: line "
-                    f"{number}, {line!r}."
+                    f"{number}, {found}."
                 )
             yield row
     for _ in range(number, journal.lines):  # The last ones may have no row.

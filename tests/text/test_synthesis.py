@@ -177,6 +177,16 @@ def test_a_file_that_is_being_written_is_refused(tmp_path):
     assert pairs(synthesize(Scripted(), ["one"], path=path)) == [("one", "eins")]
 
 
+@pytest.mark.parametrize("path", [None, "pairs.jsonl"])
+def test_progress_ends_its_line(tmp_path, capsys, path):
+    path = path and tmp_path / path
+    known, unknown = (["one", ""], "2/2"), (iter(["one", ""]), "2/Unknown")
+    for lines, last in (known, unknown):
+        synthesize(Scripted(), lines, path=path, verbose=True)
+        printed = capsys.readouterr().out
+        assert last in printed and printed.endswith("\n")
+
+
 def test_lines_without_a_translation_count_too(tmp_path):
     class Silent(Scripted):
         def translate(self, lines, **options):
@@ -197,7 +207,7 @@ def test_a_file_of_other_work_is_refused(tmp_path):
     synthesize(Scripted(), ["one", "two"], path=path)
     with pytest.raises(ValueError, match="`lines` must be those .*line 2, 'long'"):
         synthesize(Scripted(), ["one", "long"], path=path)
-    with pytest.raises(ValueError, match="`lines` must be those .*line 2, None"):
+    with pytest.raises(ValueError, match="`lines` must be .*line 2, which is missing"):
         synthesize(Scripted(), ["one"], path=path)
     with pytest.raises(ValueError, match="`path` must be new.*with other reverse"):
         synthesize(Scripted(), ["one", "two"], path=path, reverse=True)
