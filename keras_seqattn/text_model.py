@@ -94,7 +94,8 @@ def check_tokenizer(
 
 def checked_lines(name: str, given: Any, first: int = 0) -> list[str]:
     """Returns a list of strings, of which the first is line number `first`."""
-    lines = arguments.sequence(name, given, "a list of strings; pass one as [line]")
+    wanted = f"a list of strings; pass one as [line], and an iterable as list({name})"
+    lines = arguments.sequence(name, given, wanted)
     return list(arguments.strings(name, lines, first))
 
 

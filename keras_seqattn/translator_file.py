@@ -1,6 +1,7 @@
 """One file for model, tokenizers and search, as one object of Keras."""
 
 import threading
+import zipfile
 from typing import Any
 
 import keras
@@ -52,8 +53,9 @@ def read(cls: type, path: Path, kind: type) -> Any:
 
     written = f"that `{cls.__name__}.save` wrote"
     with reading(path, written, "save or copy it again"):
-        # Keras would also download a model from an address, or read a folder.
-        with open(path, "rb"):
+        # Keras would also download a model from an address, or read a folder, and says
+        # of a file that is no archive that it does not exist.
+        with zipfile.ZipFile(path):
             file = keras.saving.load_model(path)
     if not isinstance(file, kind):
         parts = " and ".join(f"`{name}`" for name in kind.parts[:2])

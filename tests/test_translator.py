@@ -246,7 +246,7 @@ def test_translates_what_the_model_generates(translator):
     ("lines", "message"),
     [
         ("one", "`lines` must be a list of strings.*Received: lines='one'"),
-        (iter(["one"]), "`lines` must be a list of strings.*Received: lines=<"),
+        (iter(["one"]), r"`lines` must be .*iterable as list\(lines\).* lines=<"),
         (["one", 2], r"`lines` must hold strings only\..*Received: lines\[1\]=2"),
         (["one", b"two"], r"`lines` .* only; decode bytes.*lines\[1\]=b'two'"),
         (["\ud800"], r"valid Unicode.*Received: lines\[0\]="),
@@ -458,7 +458,7 @@ def test_a_truncated_file_is_one_error(translator, tmp_path):
     cuts = np.linspace(0, len(whole) - 1, 12).astype(int)
     for content in (*(whole[:cut] for cut in cuts), b"\0" * 99):
         path.write_bytes(content)
-        with pytest.raises(ValueError, match=f"{WROTE}.*t.keras', which cannot be"):
+        with pytest.raises(ValueError, match=f"{WROTE}.*t.keras', .*not a zip file"):
             ks.Translator.load(path)
 
 
