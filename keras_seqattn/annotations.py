@@ -84,7 +84,7 @@ class TokenizerLike(Protocol):
     """Converts strings to token ids and back, as the tokenizers of `text` do.
 
     Batches also need `start_id`, `end_id` and `pad_id`, with `cutoff` `unknown_id`, and
-    with `sampling` an argument `seed` of `tokenize`.
+    with `sampling` the arguments `sampling` and `seed` of `tokenize`.
     """
 
     @property
@@ -92,7 +92,7 @@ class TokenizerLike(Protocol):
         """The number of ids."""
         ...
 
-    def tokenize(self, lines: Any, sampling: float = 0.0) -> Any:
+    def tokenize(self, lines: Any) -> Any:
         """Converts strings to token ids."""
         ...
 

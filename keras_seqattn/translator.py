@@ -327,7 +327,7 @@ class Translator(TextModel):
         """Returns `count` segmentations of each line: `sources`, and drawn ones."""
         try:
             self.source_tokenizer.tokenize([], sampling=sampling, seed=seed)
-        except ValueError as error:
+        except (TypeError, ValueError) as error:  # It may not take the arguments.
             raise ValueError(
                 "`segmentations` must be 1 where the source's tokenizer cannot draw "
                 f"any. Received: segmentations={count!r}. {error}"

@@ -3,6 +3,7 @@
 import dataclasses
 import math
 import re
+import types
 
 import keras
 import numpy as np
@@ -254,6 +255,14 @@ def test_segmentations_need_a_tokenizer_that_draws_and_no_coverage(translator):
     model = make_model(260, max_length=24)
     with pytest.raises(ValueError, match="`sampling` must be 0 for bytes.*=0.1"):
         ks.Translator(model, ks.text.ByteTokenizer()).translate(LINES, segmentations=2)
+    tokenizer = ks.text.ByteTokenizer()
+    plain = types.SimpleNamespace(
+        tokenize=lambda lines: tokenizer.tokenize(lines),
+        detokenize=tokenizer.detokenize,
+        vocabulary_size=tokenizer.vocabulary_size,
+    )
+    with pytest.raises(ValueError, match="`segmentations` must be 1 where.*'sampling'"):
+        ks.Translator(model, plain).translate(LINES, segmentations=2)
     search = ks.decoding.BeamSearch(coverage_penalty=0.1)
     with pytest.raises(ValueError, match="with several segment.*segmentations=2"):
         translator.translate(LINES, search, segmentations=2)

@@ -41,9 +41,9 @@ class Side(NamedTuple):
         seed: int | None = None,
     ) -> "Side":
         """Tokenizes P lines; with `sampling` their subwords are drawn from `seed`."""
-        # A tokenizer that draws nothing need not take a seed.
-        drawn = {"seed": seed} if sampling else {}
-        rows = tokenizer.tokenize(lines, sampling, **drawn)
+        # A tokenizer that draws nothing need not take these.
+        drawn = {"sampling": sampling, "seed": seed} if sampling else {}
+        rows = tokenizer.tokenize(lines, **drawn)
         lengths = np.fromiter(map(len, rows), "int64", len(rows)) + 1
         ends = np.cumsum(lengths)
         # All are ends at first; the lines' own tokens overwrite the rest.

@@ -33,6 +33,19 @@ def make(lines, **arguments):
     return translation_batches(*lines, BYTES, **{**defaults, **arguments})
 
 
+class Plain:
+    """A tokenizer with no more than batches need."""
+
+    start_id, end_id, pad_id = BYTES.start_id, BYTES.end_id, BYTES.pad_id
+    vocabulary_size = BYTES.vocabulary_size
+
+    def tokenize(self, lines):
+        return BYTES.tokenize(lines)
+
+    def detokenize(self, ids):
+        return BYTES.detokenize(ids)
+
+
 def arrays(dataset):
     return [
         (inputs["source_ids"].numpy(), inputs["target_ids"].numpy(), labels.numpy())
@@ -108,6 +121,17 @@ def test_target_ids_are_the_labels_shifted():
         np.testing.assert_array_equal(targets[:, 1:], shifted)
         np.testing.assert_array_equal((labels == 2).sum(1), real[:, 0])
         np.testing.assert_array_equal((sources == 2).sum(1), real[:, 0])
+
+
+def test_a_tokenizer_of_ones_own_makes_the_same_batches():
+    found = arrays(translation_batches(*corpus(), Plain()))
+    wanted = arrays(translation_batches(*corpus(), BYTES))
+    assert len(found) == len(wanted)
+    for row, expected in zip(found, wanted, strict=True):
+        for array, other in zip(row, expected, strict=True):
+            np.testing.assert_array_equal(array, other)
+    with pytest.raises(TypeError, match="sampling"):
+        translation_batches(*corpus(), Plain(), sampling=0.1)
 
 
 def test_epochs_are_reproducible_and_differ():
