@@ -195,6 +195,9 @@ def _data(value, saved):
         except RuntimeError:  # JAX has deleted a tensor that was donated to a step.
             return None
     if isinstance(value, dict):
+        # Names of what is no data, such as open files, are none either.
+        if all(_data(x, saved) is None for x in value.values()):
+            return None
         value = [*value, *value.values()]
     if isinstance(value, list | tuple | collections.deque):
         items = [_data(x, saved) for x in value]

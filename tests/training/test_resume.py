@@ -501,6 +501,13 @@ def test_state_that_is_kept_is_not_named(tmp_path):
     fit(tmp_path, Collector("numbers"), epochs=2)
 
 
+@pytest.mark.backends("torch")
+@pytest.mark.parametrize("every", [None, 2])
+def test_the_open_files_of_tensorboard_are_not_named(every, tmp_path):
+    logs = keras.callbacks.TensorBoard(tmp_path / "logs")
+    fit(tmp_path / "run", logs, epochs=2, every=every)
+
+
 def rows(path):
     lines = path.read_text().splitlines()
     return [line.split(",")[0] for line in lines]
