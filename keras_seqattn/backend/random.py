@@ -1,6 +1,7 @@
 """Random numbers from a seed that a program computes, and the backend's own state.
 
-Also whether `fit` draws the order of a dataset once or twice an epoch.
+Also whether `fit` draws the order of a dataset once or twice an epoch, and whether the
+order is that of the batches of `text`.
 """
 
 import contextlib
@@ -58,6 +59,13 @@ def is_begun_again(dataset: Any, steps: int | None) -> bool:
     """
     is_tensors = hasattr(dataset, "element_spec")
     return keras.backend.backend() == "tensorflow" and is_tensors and steps is not None
+
+
+def is_made_of_batches(dataset: Any) -> bool:
+    """Returns whether a `tf.data.Dataset` is one of `text`, or is made of one."""
+    if not hasattr(dataset, "element_spec") or not hasattr(dataset, "options"):
+        return False
+    return getattr(dataset.options(), "dataset_name", None) == "keras_seqattn.text"
 
 
 @contextlib.contextmanager

@@ -82,4 +82,7 @@ def make_dataset(
     signature = tf.nest.map_structure(lambda array: ids, example)
     dataset = tf.data.Dataset.from_generator(epochs, output_signature=signature)
     dataset = dataset.apply(tf.data.experimental.assert_cardinality(steps))
-    return dataset.prefetch(tf.data.AUTOTUNE)
+    # What is made of it, as by `map`, inherits the name, by which `Resume` knows it.
+    options = tf.data.Options()
+    options.dataset_name = "keras_seqattn.text"
+    return dataset.with_options(options).prefetch(tf.data.AUTOTUNE)

@@ -15,7 +15,11 @@ import numpy as np
 from keras_seqattn import arguments
 from keras_seqattn.annotations import Path
 from keras_seqattn.backend.processes import from_first, is_first
-from keras_seqattn.backend.random import is_begun_again, start_randomness
+from keras_seqattn.backend.random import (
+    is_begun_again,
+    is_made_of_batches,
+    start_randomness,
+)
 from keras_seqattn.files import (
     LOCK,
     keep_copy,
@@ -58,7 +62,8 @@ class Resume(keras.callbacks.Callback):
     then those that the run (with this callback) would have had without the
     interruption, bit by bit if the operations themselves repeat to the bit. A run that
     reached its end trains no further; more `epochs` continue it, unless a callback had
-    stopped it.
+    stopped it. A number that the optimizer is given as another learning rate changes
+    nothing: the run keeps its own, which only a callback may change.
 
     It saves the weights, the seeds of layers that draw random numbers, the optimizer
     (its slots, its step, its learning rate, its moving averages), the epoch, and the
@@ -103,7 +108,8 @@ class Resume(keras.callbacks.Callback):
     Args:
         directory: Folder for this run alone. It is made if it does not exist.
         data: What `fit` is given as `x`, if each pass over it has a different order, as
-            with `text.translation_batches`. If it has a method
+            with `text.translation_batches`. If `fit` is given `batches.map(...)` of
+            such batches, give `batches` themselves. If it has a method
             `pass_over(epochs, batches)`, as those batches have, no batch that was
             trained on is made again; if that method also returns how many passes have
             begun, the same object may be fit again in one process. Without the method,
@@ -125,7 +131,8 @@ class Resume(keras.callbacks.Callback):
             of `CSVLogger`.
 
     Raises:
-        ValueError: If an argument is not as above; when training begins, if
+        ValueError: If an argument is not as above, as a `data` that is made of the
+            batches of `text.translation_batches`; when training begins, if
             `steps_per_epoch` is not the length of `data`, if `data` has a different
             length than when a save within an epoch was made, if another process or
             thread uses the directory, if the directory belongs to a different model or
@@ -161,6 +168,12 @@ class Resume(keras.callbacks.Callback):
             raise ValueError(
                 "`data` must be what can be iterated anew for each epoch, such as a "
                 f"`tf.data.Dataset`. Received: data={data!r}."
+            )
+        if not hasattr(data, "pass_over") and is_made_of_batches(data):
+            raise ValueError(
+                "`data` must be the batches of `translation_batches` or "
+                "`language_batches` themselves, also if `fit` is given a dataset made "
+                f"of them. Received: data={data!r}."
             )
         arguments.path("directory", directory)
         wanted = "a list of callbacks"

@@ -309,6 +309,25 @@ def test_the_same_batches_may_be_fit_again_in_a_process(every, tmp_path):
 
 
 @pytest.mark.backends("torch")
+def test_what_is_made_of_batches_resumes_by_the_batches(tmp_path):
+    """Passes over a mapped dataset that are abandoned do not count for its batches."""
+
+    def train(directory, epochs):
+        model, data = make_model(), batches()
+        mapped = data.map(lambda x, y: (x, y, tf.cast(y > 2, "float32")))
+        for made in (mapped, mapped.take(2), data.prefetch(1)):
+            with pytest.raises(ValueError, match="`data` must be the batches of"):
+                Resume(directory, made)
+        resume = Resume(directory, data)
+        model.fit(mapped, epochs=epochs, shuffle=False, callbacks=[resume], verbose=0)
+        return model
+
+    whole = train(tmp_path / "whole", epochs=3)
+    train(tmp_path / "cut", epochs=1)
+    assert_same(state(train(tmp_path / "cut", epochs=3)), state(whole))
+
+
+@pytest.mark.backends("torch")
 def test_an_epoch_is_a_pass(tmp_path):
     model, data = make_model(), batches()
     with pytest.raises(
