@@ -34,8 +34,8 @@ class TerminateOnDivergence(keras.callbacks.Callback):
 
     A copy of the weights and of the optimizer's state is held outside the accelerator.
     Put this callback first, so that callbacks that average, validate or save see the
-    good weights. A run resumed with the same settings repeats exactly, so it diverges
-    again.
+    good weights. A run that `Resume` saved stays stopped or, with `raise_error`,
+    diverges again: begin anew in another directory, with other settings.
 
     Args:
         rise: Allowed rise, as a positive share of the loss at the beginning.
@@ -145,7 +145,8 @@ class TerminateOnDivergence(keras.callbacks.Callback):
         message = (
             f"Training diverged in epoch {epoch + 1}: {self._seen}. The model has "
             "the weights from before this epoch. Lower the learning rate, give it more "
-            "steps of warm-up, or set `global_clipnorm` of the optimizer."
+            "steps of warm-up, or set `global_clipnorm` of the optimizer; if there is "
+            "a `Resume`, give it a new directory, since a run keeps its settings."
         )
         if self.raise_error:
             raise RuntimeError(message)
