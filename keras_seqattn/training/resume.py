@@ -124,9 +124,10 @@ class Resume(keras.callbacks.Callback):
             is kept; a warning names any other whose state changes. None: all.
         every: Number of batches after which to save within an epoch too, or None. A
             resumed epoch skips the batches that it has trained on; its training metrics
-            are those of the rest. Other callbacks are called for skipped batches with
-            empty logs; if `every` is still given, their state is then reset to what it
-            was before the skipped batches.
+            are those of the rest, so let callbacks such as `ReduceLROnPlateau` monitor
+            metrics of the validation. Other callbacks are called for skipped batches
+            with empty logs; if `every` is still given, their state is then reset to
+            what it was before the skipped batches.
         files: Paths of files that callbacks of the same `fit` append to, except those
             of `CSVLogger`.
 
