@@ -521,10 +521,17 @@ def test_state_that_is_kept_is_not_named(tmp_path):
 
 
 @pytest.mark.backends("torch")
-@pytest.mark.parametrize("every", [None, 2])
-def test_the_open_files_of_tensorboard_are_not_named(every, tmp_path):
+def test_the_open_files_of_tensorboard_are_not_named(tmp_path):
+    """It opens that of the validation after `Resume` has looked at its state."""
+    model, data = make_model(), batches()
     logs = keras.callbacks.TensorBoard(tmp_path / "logs")
-    fit(tmp_path / "run", logs, epochs=2, every=every)
+    model.fit(
+        data,
+        validation_data=batches(),
+        shuffle=False,
+        callbacks=[logs, Resume(tmp_path / "run", data)],
+        verbose=0,
+    )
 
 
 def rows(path):
