@@ -7,7 +7,12 @@ be (`wanted`, with its article) and what it was. A bool is never a number. With
 `optional=True` None is allowed.
 """
 
-from keras_seqattn.arguments.checked import Checked, check_flag
+from keras_seqattn.arguments.checked import (
+    Checked,
+    check_flag,
+    check_unseen_mask,
+    of_added_mask,
+)
 from keras_seqattn.arguments.errors import (
     known,
     names_of,
@@ -47,6 +52,7 @@ __all__ = [
     "Checked",
     "boolean",
     "check_flag",
+    "check_unseen_mask",
     "choice",
     "configuration",
     "fraction",
@@ -63,6 +69,7 @@ __all__ = [
     "names_of",
     "number",
     "offers",
+    "of_added_mask",
     "ordered",
     "package",
     "path",

@@ -4,6 +4,7 @@ import functools
 import inspect
 from typing import Any
 
+import keras
 import numpy as np
 
 from keras_seqattn.arguments.errors import known, names_of, refuse
@@ -94,6 +95,8 @@ def _check_masks(first, given):
     for name, mask in given.items():
         if mask is None or not name.endswith("mask"):
             continue
+        if isinstance(mask, keras.KerasTensor):
+            check_unseen_mask(name, mask)
         if name == "attention_mask":
             queries, keys = _sizes(target), _sizes(source)
             # Of other ranks the layer says what is wrong.
@@ -125,6 +128,26 @@ def _check_fits(name, mask, sizes, ranks, layout):
             f"`{name}` must be {layout} of the inputs, which are {sizes}. "
             f"Received: {name}.shape={shape}."
         )
+
+
+def check_unseen_mask(name: str, mask: Any) -> None:
+    """Raises an error if a mask whose values cannot be seen is one of floats."""
+    dtype = keras.backend.standardize_dtype(mask.dtype)
+    if "float" in dtype:
+        raise ValueError(
+            f"`{name}` must be bool, True = may attend, where its values cannot be "
+            "seen: in a compiled program or a functional model. Pass "
+            f"`keras.ops.cast({name}, 'bool')` if it is of ones and zeros, and "
+            f"{of_added_mask(name)} Received: {name} of dtype {dtype!r}."
+        )
+
+
+def of_added_mask(name: str) -> str:
+    """Returns what to pass in place of a mask that is added to scores."""
+    return (
+        f"`{name} == 0` if it is added to scores, 0 = may attend; numbers to be added "
+        "are the `bias` of `dot_product_attention`."
+    )
 
 
 def check_flag(name: str, value: Any, optional: bool = False) -> None:

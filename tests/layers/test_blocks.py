@@ -526,7 +526,7 @@ def test_a_source_comes_always_or_never(rng):
         without(target, source)
 
 
-@pytest.mark.parametrize("name", ["source", "past"])
+@pytest.mark.parametrize("name", ["source", "past", "memory"])
 @pytest.mark.parametrize("symbolic", [False, True])
 def test_a_mask_without_its_sequence_is_refused(rng, name, symbolic):
     (target,) = draw(rng, T)
@@ -535,7 +535,10 @@ def test_a_mask_without_its_sequence_is_refused(rng, name, symbolic):
         target, mask = keras.Input((T, D)), keras.Input((S,), dtype="bool")
     message = rf"`{name}_mask` must be None without a `{name}`.*{name}_mask of shape \("
     with pytest.raises(ValueError, match=message):
-        layers.DecoderBlock(2, F)(target, **{f"{name}_mask": mask})
+        layer = layers.DecoderBlock(2, F)
+        if name == "memory":
+            layer = layers.TransformerStack([layer])
+        layer(target, **{f"{name}_mask": mask})
 
 
 @pytest.mark.parametrize(

@@ -35,6 +35,18 @@ def every_layer_model(dropout=0.1):
     return keras.Model([source_ids, target_ids], embedding.logits(target))
 
 
+def test_a_functional_model_takes_no_mask_of_floats():
+    x, mask = keras.Input((L, D)), keras.Input((L, L))
+    message = "`attention_mask` must be bool.*cannot be seen.*'float32'"
+    for layer, inputs in (
+        (layers.MultiHeadAttention(2, 4), (x, x)),
+        (layers.ScaledDotProductAttention(), (x, x)),
+        (layers.EncoderBlock(2, 12), (x,)),
+    ):
+        with pytest.raises(ValueError, match=message):
+            layer(*inputs, attention_mask=mask)
+
+
 def train_step(model, *inputs, **options):
     """Compiles, takes one step, and returns the loss and the greatest change."""
     model.compile(

@@ -178,28 +178,28 @@ def bool_mask(name: str, mask: Tensor | None) -> Tensor | None:
     if dtype == "bool":
         return mask
     values = tracing.known_values(given)
-    if values is None and "float" in dtype:
-        raise ValueError(
-            f"`{name}` must be bool, True = may attend, where its values cannot be "
-            "seen: in a compiled program or a functional model. Pass "
-            f"`keras.ops.cast({name}, 'bool')` if it is of ones and zeros, and "
-            f"{_of_added(name)} Received: {name} of dtype {dtype!r}."
-        )
+    if values is None:
+        arguments.check_unseen_mask(name, mask)
     if values is not None and (values < 0).any():
         raise ValueError(
             f"`{name}` must be bool, or of ones and zeros: True or 1 = may attend. "
-            f"Pass {_of_added(name)} "
+            f"Pass {arguments.of_added_mask(name)} "
             f"Received: {name} of dtype {dtype!r} with the value {values.min()}."
         )
     return ops.greater(mask, 0)
 
 
-def _of_added(name):
-    """Returns what to pass in place of a mask that is added to scores."""
-    return (
-        f"`{name} == 0` if it is added to scores, 0 = may attend; numbers to be added "
-        "are the `bias` of `dot_product_attention`."
-    )
+def check_owned(**pairs: tuple[Tensor | None, Tensor | None]) -> None:
+    """Raises an error if a mask is given without the sequence it belongs to.
+
+    A name comes with the sequence of that name and its mask.
+    """
+    for name, (x, mask) in pairs.items():
+        if x is None and mask is not None:
+            raise ValueError(
+                f"`{name}_mask` must be None without a `{name}`. "
+                f"Received: {name}_mask of shape {tuple(mask.shape)}."
+            )
 
 
 def is_causal(use_causal_mask: Any) -> bool:
@@ -251,8 +251,8 @@ def _rank_4_mask(mask, full):
     dtype = keras.backend.standardize_dtype(mask.dtype)
     if dtype != "bool":
         raise ValueError(
-            f"`mask` must be bool, True = may attend. Pass {_of_added('mask')} "
-            f"Received: mask of dtype {dtype!r}."
+            "`mask` must be bool, True = may attend. Pass "
+            f"{arguments.of_added_mask('mask')} Received: mask of dtype {dtype!r}."
         )
     shape = tuple(mask.shape)
     for _ in range(4 - len(shape)):
