@@ -1,5 +1,7 @@
 """The checks of arguments: what passes is plain Python, what does not says why."""
 
+import functools
+
 import numpy as np
 import pytest
 
@@ -41,6 +43,19 @@ def test_what_is_refused_is_named_with_what_it_must_be(check, options, value, wa
         check("size", value, **options)
 
 
+@pytest.mark.backends("torch")
+def test_sizes_are_equal_also_where_the_compiler_knows_them_as_symbols():
+    import torch
+
+    @functools.partial(torch.compile, backend="eager")
+    def compare(x, y, size):
+        return arguments.may_be(x.shape[0], y.reshape(size, -1).shape[0]), x + 1
+
+    for size in (16, 12):  # The second one is compiled for all sizes.
+        fits, _ = compare(torch.ones(size), torch.ones(2 * size), size)
+        assert fits
+
+
 def test_numbers_of_numpy_become_pythons():
     assert type(arguments.integer("size", np.int64(3))) is int
     assert type(arguments.number("rate", np.float32(0.5))) is float
@@ -65,6 +80,19 @@ def test_of_a_long_value_an_error_shows_the_beginning():
     with pytest.raises(ValueError, match=r"Received: line=\['two dogs'") as caught:
         arguments.text("line", ["two dogs"] * 10_000)
     assert len(str(caught.value)) < 1_200
+
+
+@pytest.mark.parametrize(
+    ("name", "ours"),
+    [("d_model", "model_dim"), ("nhead", "num_heads"), ("rate", "dropout")],
+)
+def test_a_name_of_a_different_library_is_known(name, ours):
+    names = ("attention", "dropout", "gated", "num_heads", "model_dim")
+    with pytest.raises(ValueError, match=f"Did you mean `{ours}`"):
+        arguments.known({name: 1}, names, "Block")
+    with pytest.raises(ValueError) as error:
+        arguments.known({name: 1}, ("use_bias",), "Block")
+    assert "Did you mean" not in str(error.value)
 
 
 def test_an_unknown_keyword_is_refused_with_the_nearest_name():

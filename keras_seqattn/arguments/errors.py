@@ -7,6 +7,25 @@ from collections.abc import Callable, Mapping, Sequence
 from types import ModuleType
 from typing import Any, NoReturn
 
+# Names of arguments in PyTorch, Hugging Face, KerasHub and Keras's examples, and ours.
+ELSEWHERE = {
+    "d_model": "model_dim",
+    "embed_dim": "model_dim",
+    "hidden_dim": "model_dim",
+    "hidden_size": "model_dim",
+    "dim_feedforward": "intermediate_dim",
+    "ff_dim": "intermediate_dim",
+    "intermediate_size": "intermediate_dim",
+    "nhead": "num_heads",
+    "num_attention_heads": "num_heads",
+    "num_decoder_layers": "decoder_layers",
+    "num_encoder_layers": "encoder_layers",
+    "num_hidden_layers": "num_layers",
+    "rate": "dropout",
+    "norm_first": "normalize_first",
+    "max_position_embeddings": "max_length",
+    "sequence_length": "max_length",
+}
 MOST_SHOWN = 1000  # characters of a value; a search with all its options has 300
 
 
@@ -40,7 +59,8 @@ def known(given: Mapping[str, Any], names: Sequence[str], owner: str) -> None:
     """
     for name, value in given.items():
         if name not in names:
-            nearest = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
+            nearest = [ours for ours in (ELSEWHERE.get(name),) if ours in names]
+            nearest = nearest or difflib.get_close_matches(name, names, 1, cutoff=0.5)
             hint = f" Did you mean `{nearest[0]}`?" if nearest else ""
             raise ValueError(
                 f"`{name}` must be an argument of `{owner}`. "

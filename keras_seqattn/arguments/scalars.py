@@ -136,4 +136,5 @@ def may_be(size: Any, *wanted: Any) -> bool:
     An unknown size is None or a tensor.
     """
     are_known = all(isinstance(each, int) for each in (size, *wanted))
-    return not are_known or size in wanted
+    # In a program of torch's compiler `size in wanted` misses sizes that are symbols.
+    return not are_known or any(size == each for each in wanted)

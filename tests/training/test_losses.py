@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from keras import ops
 
+from keras_seqattn import layers
 from keras_seqattn.backend.compile import CompiledFunction
 from keras_seqattn.training import MaskedCrossentropy, Perplexity, TokenCrossentropy
 from keras_seqattn.training.crossentropy import token_crossentropy
@@ -212,8 +213,14 @@ def test_fit_learns(policy, jit_compile, rng):
 
 @pytest.mark.slow
 @pytest.mark.skipif(keras.backend.backend() != "torch", reason="torch.compile")
-def test_fit_under_torch_compile():
+@pytest.mark.parametrize("blocks", [False, True])
+def test_fit_under_torch_compile(blocks):
     model = masked_model()
+    if blocks:
+        ids = keras.Input((None,), dtype="int32")
+        hidden = layers.PositionalEmbedding(V, 8)(ids)
+        hidden = layers.EncoderBlock(2, 8)(hidden)
+        model = keras.Model(ids, keras.layers.Dense(V)(hidden))
     model.compile("adam", MaskedCrossentropy(0.1), jit_compile=True)
     model.optimizer.build(model.trainable_variables)
     before = float(MaskedCrossentropy(0.1)(LABELS, model(LABELS)))
