@@ -35,11 +35,12 @@ def replacing(path: Path) -> Iterator[pathlib.Path]:
 
     Several threads and processes may replace one file at once: each writes its own
     unfinished file, in the same folder and with the same ending, and the last to finish
-    wins. A link is followed, and the file keeps its mode. After an error the unfinished
-    file is removed; after a kill it is removed by the next process on this machine that
-    replaces the same file by the same name.
+    wins. A folder that does not exist is made. A link is followed, and the file keeps
+    its mode. After an error the unfinished file is removed; after a kill it is removed
+    by the next process on this machine that replaces the same file by the same name.
     """
     name, path = pathlib.Path(path).name, pathlib.Path(os.path.realpath(path))
+    path.parent.mkdir(parents=True, exist_ok=True)
     mark = f".unfinished-{platform.node()}-"
     _remove_leftovers(path.parent, mark, name)
     token = f"{os.getpid()}-{secrets.token_hex(4)}"

@@ -33,6 +33,13 @@ def test_a_file_is_replaced_once_it_is_whole(tmp_path):
     assert os.listdir(tmp_path) == ["model.keras"]
 
 
+def test_the_folder_of_a_new_file_is_made(tmp_path):
+    path = tmp_path / "runs" / "best" / "model.keras"
+    with replacing(path) as unfinished:
+        unfinished.write_text("new")
+    assert path.read_text() == "new"
+
+
 def test_an_error_leaves_the_old_file_and_no_other(tmp_path):
     path = tmp_path / "model.keras"
     path.write_text("old")

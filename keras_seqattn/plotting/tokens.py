@@ -30,7 +30,7 @@ def panels_of(
             ("source_tokens", source_tokens),
             ("target_tokens", target_tokens),
         ):
-            arguments.sequence(name, tokens, "a list of strings", arguments.text, True)
+            arguments.sequence(name, tokens, "a list of strings", arguments.text)
     source_tokens = getattr(weights, "source_tokens", source_tokens)
     target_tokens = getattr(weights, "target_tokens", target_tokens)
     weights = getattr(weights, "weights", weights)

@@ -53,7 +53,7 @@ class Journal:
         self.path.parent.mkdir(parents=True, exist_ok=True)
         holder = take_lock(self.lock)
         if holder:
-            self._refuse("not in use by another process", f"in use by {holder}")
+            self._refuse("unused by other processes", f"in use by {holder}")
         try:
             self._open()
         except Exception:

@@ -184,6 +184,7 @@ def read_tsv(
         needed += "`columns`"
     else:
         needed = f"must hold the `columns` {chosen}, from 0, with a tab between columns"
+    needed += "; `skip_malformed` leaves out lines that do not, `skip_empty` blank ones"
 
     def row(number, line):
         line = decoded(line, path, number)

@@ -146,8 +146,8 @@ class Settings(Config):
         if different:
             raise ValueError(
                 "`directory` must be new, or that of the same study. Received: "
-                f"directory={str(self.directory)!r}, of a study with another "
-                f"{different[0]}."
+                f"directory={str(self.directory)!r}, of a study with a different "
+                f"`{different[0]}`."
             )
         if not path.exists():
             self.task.prepare()

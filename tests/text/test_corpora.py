@@ -66,7 +66,9 @@ def test_bad_gzip(tmp_path):
 @pytest.mark.parametrize(("line", "columns"), [("a", 1), ("a\tb\tc", 3)])
 def test_bad_columns(tmp_path, line, columns):
     path = write(tmp_path / "pairs.tsv", f"a\tb\n{line}\n")
-    with pytest.raises(ValueError, match=rf"two columns.*line 2, with {columns}"):
+    with pytest.raises(
+        ValueError, match=rf"two columns.*skip_malformed.*line 2, with {columns}"
+    ):
         read_tsv(path)
 
 

@@ -170,7 +170,7 @@ def test_it_goes_on_where_it_was_killed(tmp_path, torn):
 
 def test_a_file_that_is_being_written_is_refused(tmp_path):
     path = tmp_path / "pairs.jsonl"
-    message = "`path` must be not in use by .*Received: path=.*pairs.jsonl', .*other"
+    message = "`path` must be unused by .*Received: path=.*pairs.jsonl', .*other"
     with held(tmp_path / "pairs.jsonl.lock"):
         with pytest.raises(ValueError, match=message):
             synthesize(Scripted(), ["one"], path=path)

@@ -277,7 +277,7 @@ def test_a_cache_that_is_being_written_is_refused(tmp_path):
             SOURCES, ByteTokenizer(), cache=cache
         ),
     }
-    message = "`cache` must be not in use by .*Received: cache=.*tokens', .*other"
+    message = "`cache` must be unused by .*Received: cache=.*tokens', .*other"
     for name, call in calls.items():
         (tmp_path / name).mkdir()
         lock = tmp_path / name / "tokens.lock"

@@ -247,7 +247,7 @@ def test_other_arrays_on_the_same_folder_are_an_error(tmp_path):
     tuning = functools.partial(ks.tuning.tune, build, **options)
     tuning(TRAIN, VALIDATION)
     other = X[:32], 1 - Y[:32]
-    with pytest.raises(ValueError, match="of a study with another data"):
+    with pytest.raises(ValueError, match="of a study with a different `data`"):
         tuning(other, VALIDATION)
 
 

@@ -756,7 +756,7 @@ def test_a_folder_is_one_study_s(study):
         study(algorithm="random", max_trials=1, space=space)
     for options in ({"batch_tokens": 999}, {"bucket_lengths": (8,)}, {"epochs": 3}):
         with pytest.raises(
-            ValueError, match=f"of a study with another {[*options][0]}.$"
+            ValueError, match=f"of a study with a different `{[*options][0]}`.$"
         ):
             study(algorithm="random", max_trials=1, **options)
 
