@@ -136,7 +136,7 @@ def check_lines(args):
 
 
 def shortened(text):
-    """Returns a text in quotation marks, without what follows 60 characters."""
+    """Returns a text in quotation marks, of a long one the first 57 characters."""
     return repr(text if len(text) <= 60 else f"{text[:57]}...")
 
 

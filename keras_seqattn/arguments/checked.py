@@ -42,10 +42,12 @@ class Checked:
         names, required = _call_names(type(self).call)
         given = dict(zip(names, args, strict=False))
         given |= {name: kwargs[name] for name in kwargs if name in names}
+        # A user's own `call` may take lists.
+        is_ours = type(self).call.__module__.startswith("keras_seqattn.")
         for name, value in given.items():
-            _check(name, value, name in required)
+            _check(name, value, name in required, is_ours)
         if any(name.endswith("mask") for name in given):
-            _check_masks(names[0], given)
+            _check_masks(names, given)
         return super().__call__(*args, **kwargs)
 
 
@@ -58,7 +60,7 @@ def _call_names(call):
     return names, {name for name in names if parameters[name].default is empty}
 
 
-def _check(name, value, required):
+def _check(name, value, required, is_ours):
     """Raises an error if an argument of a call is of the wrong kind."""
     if name in FLAGS:
         check_flag(name, value, optional=name == "training")
@@ -68,8 +70,12 @@ def _check(name, value, required):
         is_list = isinstance(value, list | tuple)
         listed = name.endswith("mask") or name in LISTED
         if _is_tensors(value):
-            if is_list and not (listed or name in SEVERAL):
-                refuse(name, value, "one tensor or array, not a list of them")
+            if is_ours and is_list and not (listed or name in SEVERAL):
+                raise ValueError(
+                    f"`{name}` must be one tensor or array, not a list of them: pass "
+                    "each as an argument of its own. "
+                    f"Received: {name} of {len(value)} tensors."
+                )
             return
         may_convert = listed and (is_list or isinstance(value, np.ndarray))
         allowed = not required if value is None else may_convert
@@ -86,9 +92,9 @@ def _is_tensors(value):
     return of_numbers and hasattr(value, "shape")
 
 
-def _check_masks(first, given):
-    """Raises an error if a mask does not fit its sequences `(B, L, D)`."""
-    target = given.get(first)
+def _check_masks(names, given):
+    """Raises an error if a mask does not fit its sequences `(B, L, D)`, or has none."""
+    target = given.get(names[0])
     source = given.get("value", target)
     key = given.get("key")
     owners = {"mask": target, "key_mask": source if key is None else key}
@@ -97,13 +103,16 @@ def _check_masks(first, given):
             continue
         if isinstance(mask, keras.KerasTensor):
             check_unseen_mask(name, mask)
+        owner = name.removesuffix("_mask")
+        if name not in owners and owner in names and given.get(owner) is None:
+            refuse(name, mask, f"None without a `{owner}`")
         if name == "attention_mask":
             queries, keys = _sizes(target), _sizes(source)
             # Of other ranks the layer says what is wrong.
             sizes = queries + keys[1:] if queries and keys else ()
             ranks, layout = (2, 3, 4), "(..., target, source)"
         else:
-            sizes = _sizes(owners.get(name, given.get(name.removesuffix("_mask"))))
+            sizes = _sizes(owners.get(name, given.get(owner)))
             ranks, layout = (2,), "(batch, length)"
         if sizes:
             _check_fits(name, mask, sizes, ranks, layout)

@@ -1,8 +1,4 @@
-"""Random numbers from a seed that a program computes, and the backend's own state.
-
-Also whether `fit` draws the order of a dataset once or twice an epoch, and whether the
-order is that of the batches of `text`.
-"""
+"""Random numbers from a seed that a program computes, and the backend's own state."""
 
 import contextlib
 import random
@@ -48,24 +44,6 @@ def start_randomness(seed: int) -> None:
         return
     random.seed(seed)
     np.random.seed(seed)
-
-
-def is_begun_again(dataset: Any, steps: int | None) -> bool:
-    """Returns whether `fit` begins a dataset also at the end of each epoch of `steps`.
-
-    A `tf.data.Dataset` that shuffles draws an order whenever an iterator of it begins.
-    On TensorFlow Keras makes one for an epoch and, if the number of steps is known, one
-    more at its end. On other backends this one is a generator that never begins.
-    """
-    is_tensors = hasattr(dataset, "element_spec")
-    return keras.backend.backend() == "tensorflow" and is_tensors and steps is not None
-
-
-def is_made_of_batches(dataset: Any) -> bool:
-    """Returns whether a `tf.data.Dataset` is one of `text`, or is made of one."""
-    if not hasattr(dataset, "element_spec") or not hasattr(dataset, "options"):
-        return False
-    return getattr(dataset.options(), "dataset_name", None) == "keras_seqattn.text"
 
 
 @contextlib.contextmanager

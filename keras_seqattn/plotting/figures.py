@@ -90,7 +90,7 @@ def attention_map(
     width = heads * (columns * cell + 0.2) + beside + 1.4
     height = layers * (rows * cell + 0.3) + below + 0.8
     # At least as wide and high as the labels of the axes.
-    figure = new_figure((max(width, 2.8), max(height, 2.3)))
+    figure = new_figure((max(width, 2.8), max(height, below + 2.2)))
     axes = figure.subplots(layers, heads, sharex=True, sharey=True, squeeze=False)
     for (layer, head), panel in np.ndenumerate(axes):
         image = panel.imshow(panels[layer, head], vmin=0, vmax=1, cmap="Blues")

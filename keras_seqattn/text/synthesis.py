@@ -133,10 +133,7 @@ def synthesize(
         bar = keras.utils.Progbar(count, verbose=verbose, unit_name="line")
         for row in _rows(job, lines, journal, bar):
             filters.add(row)
-    corpus = filters.corpus(keep)
-    if count is None:  # The bar cannot know that it is full, and ends its line here.
-        bar.update(corpus.num_lines, finalize=True)
-    return corpus
+    return filters.corpus(keep)
 
 
 def _rows(job, lines, journal, bar):
@@ -154,6 +151,8 @@ def _rows(job, lines, journal, bar):
         yield from rows
         first += len(block)
         bar.add(len(block))
+    if bar.target is None:  # It cannot know that it is full, and ends its line here.
+        bar.update(first - 1, finalize=True)
 
 
 def _read_rows(journal, lines, side):

@@ -196,7 +196,7 @@ def _data(value, saved):
             return None
     if isinstance(value, dict):
         # Names of what is no data, such as open files, are none either.
-        if all(_data(x, saved) is None for x in value.values()):
+        if all(x is not None and _data(x, saved) is None for x in value.values()):
             return None
         value = [*value, *value.values()]
     if isinstance(value, list | tuple | collections.deque):

@@ -14,12 +14,9 @@ import numpy as np
 
 from keras_seqattn import arguments
 from keras_seqattn.annotations import Path
+from keras_seqattn.backend.datasets import is_begun_again, is_made_of_batches
 from keras_seqattn.backend.processes import from_first, is_first
-from keras_seqattn.backend.random import (
-    is_begun_again,
-    is_made_of_batches,
-    start_randomness,
-)
+from keras_seqattn.backend.random import start_randomness
 from keras_seqattn.files import (
     LOCK,
     keep_copy,
@@ -109,7 +106,8 @@ class Resume(keras.callbacks.Callback):
         directory: Folder for this run alone. It is made if it does not exist.
         data: What `fit` is given as `x`, if each pass over it has a different order, as
             with `text.translation_batches`. If `fit` is given `batches.map(...)` of
-            such batches, give `batches` themselves. If it has a method
+            such batches, give `batches` themselves (a warning says so). If it has a
+            method
             `pass_over(epochs, batches)`, as those batches have, no batch that was
             trained on is made again; if that method also returns how many passes have
             begun, the same object may be fit again in one process. Without the method,
@@ -132,8 +130,7 @@ class Resume(keras.callbacks.Callback):
             of `CSVLogger`.
 
     Raises:
-        ValueError: If an argument is not as above, as a `data` that is made of the
-            batches of `text.translation_batches`; when training begins, if
+        ValueError: If an argument is not as above; when training begins, if
             `steps_per_epoch` is not the length of `data`, if `data` has a different
             length than when a save within an epoch was made, if another process or
             thread uses the directory, if the directory belongs to a different model or
@@ -171,10 +168,13 @@ class Resume(keras.callbacks.Callback):
                 f"`tf.data.Dataset`. Received: data={data!r}."
             )
         if not hasattr(data, "pass_over") and is_made_of_batches(data):
-            raise ValueError(
-                "`data` must be the batches of `translation_batches` or "
-                "`language_batches` themselves, also if `fit` is given a dataset made "
-                f"of them. Received: data={data!r}."
+            warnings.warn(
+                "`data` should be the batches of `translation_batches` or "
+                "`language_batches` themselves if `fit` is given a dataset with one "
+                "batch for each of theirs, as `map` makes: a resumed run would begin "
+                "again with the order of their first epoch. After `cache` it is right. "
+                f"Received: data={data!r}.",
+                stacklevel=2,
             )
         arguments.path("directory", directory)
         wanted = "a list of callbacks"

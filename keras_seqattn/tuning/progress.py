@@ -18,8 +18,9 @@ class Progress:
     def __init__(self, settings: Settings, stream: TextIO | None = None) -> None:
         self._settings, self._stream = settings, stream
 
-    def start(self, record: TrialRecord, parent: str | None = None) -> None:
+    def start(self, record: TrialRecord) -> None:
         """Prints a line of a trial that starts, or goes on, here or from its parent."""
+        parent = record.values.get("tuner/trial_id")
         if len(record.epochs) > record.inherited_epochs:
             self._print(record, f"goes on after epoch {len(record.epochs)}")
         elif parent is not None:
@@ -49,7 +50,7 @@ class Progress:
         known = records.load_records(self._settings.directory)
         plan = self._settings.plan
         # A plan limits new trials, not those that continue others.
-        new = [one for one in known if plan is None or one.continued_from is None]
+        new = [x for x in known if plan is None or "tuner/trial_id" not in x.values]
         # Several workers print of several: those after this one do not count.
         place = sum(int(one.trial_id) <= int(record.trial_id) for one in new)
         max_trials = self._settings.max_trials
@@ -73,6 +74,8 @@ class Progress:
         ended = [record for record in known if record.finished_at is not None]
         if max_trials and ended and self._settings.plan is None:
             # As long a trial as those that ended. The one that runs has had its share.
-            until = max(record.finished_at for record in ended)
-            limits.append(until / len(ended) * max_trials - clock.elapsed())
+            mean = max(record.finished_at for record in ended) / len(ended)
+            # Those that have not begun take that long, however long the others run.
+            least = mean * max(0, max_trials - len(known))
+            limits.append(max(least, mean * max_trials - clock.elapsed()))
         return max(0.0, min(limits)) if limits else None

@@ -480,9 +480,10 @@ class CustomTask(Task):
         data = dict(zip(names, given, strict=False))
         sizes = {} if self.batch_size is None else {"batch_size": self.batch_size}
         # Keras shuffles arrays and the batches of a `PyDataset`, and would warn that it
-        # cannot shuffle anything else.
+        # cannot shuffle anything else. A `fit` of the user's own may say so itself.
         shuffled = isinstance(self.train, tuple | keras.utils.PyDataset)
-        order = {} if shuffled else {"shuffle": False}
+        is_own = type(self.hypermodel).fit is not keras_tuner.HyperModel.fit
+        order = {} if shuffled or is_own else {"shuffle": False}
         return {**data, **sizes, **order, "validation_data": self.validation}
 
     def callbacks(

@@ -12,6 +12,7 @@ import keras_tuner
 import numpy as np
 
 from keras_seqattn import training
+from keras_seqattn.backend.datasets import is_made_of_batches
 from keras_seqattn.files import replacing
 from keras_seqattn.tuning import records
 from keras_seqattn.tuning.progress import Progress
@@ -227,6 +228,8 @@ def fit(
     task = settings.task
     given = task.fit_arguments(model, record)
     batches = None if "y" in given else given["x"]
+    if not hasattr(batches, "pass_over") and is_made_of_batches(batches):
+        batches = None  # Their order cannot be repeated.
     # Last, so that every epoch that it saves has been recorded.
     pausing = Pausing(record, is_done, data=batches)
     callbacks = [

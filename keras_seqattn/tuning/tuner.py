@@ -169,11 +169,11 @@ class Tuner(keras_tuner.Tuner):
         if record.configuration is not None:
             record.parameters = record.configuration.count_parameters()
         self._begin(record)
-        parent = hp.values.get("tuner/trial_id")
-        self._progress.start(record, parent)
+        self._progress.start(record)
         keras.utils.clear_session()
         # Each trial has its own seed, whatever the process ran before.
         keras.utils.set_random_seed(settings.seed + int(record.trial_id))
+        parent = hp.values.get("tuner/trial_id")
         model = self._make_model(hp, parent)
         self._measure(model, record)
         if parent is not None:

@@ -533,12 +533,16 @@ def test_a_mask_without_its_sequence_is_refused(rng, name, symbolic):
     mask = np.ones((B, S), bool)
     if symbolic:
         target, mask = keras.Input((T, D)), keras.Input((S,), dtype="bool")
-    message = rf"`{name}_mask` must be None without a `{name}`.*{name}_mask of shape \("
+    layer = layers.DecoderBlock(2, F)
+    if name == "memory":
+        layer = layers.TransformerStack([layer])
+    message = rf"`{name}_mask` must be None without a `{name}`.*{name}_mask="
     with pytest.raises(ValueError, match=message):
-        layer = layers.DecoderBlock(2, F)
-        if name == "memory":
-            layer = layers.TransformerStack([layer])
         layer(target, **{f"{name}_mask": mask})
+    if not symbolic:
+        with pytest.raises(ValueError, match=message):
+            layer(target, **{f"{name}_mask": mask.tolist()})
+    layer(target, **{name: target})  # The refused call has not built the layer.
 
 
 @pytest.mark.parametrize(

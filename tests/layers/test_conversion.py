@@ -64,7 +64,7 @@ def test_keeps_the_precision_and_what_is_frozen(inputs):
     layer(*inputs)
     ours = layers.MultiHeadAttention.from_keras(layer)
     assert ours.compute_dtype == "bfloat16"
-    assert not ours.trainable_weights
+    assert not any(weight.trainable for weight in ours.weights)
     np.testing.assert_allclose(numpy(ours(*inputs)), numpy(layer(*inputs)), atol=0.02)
 
 
@@ -76,6 +76,8 @@ def test_a_projection_that_is_frozen_stays_frozen(inputs):
     ours = layers.MultiHeadAttention.from_keras(layer)
     frozen = [w.path.partition("/")[2] for w in ours.non_trainable_weights]
     assert frozen == ["key/kernel", "key/bias"]
+    layer.trainable = False
+    assert layers.MultiHeadAttention.from_keras(layer, trainable=True).trainable_weights
 
 
 def test_an_unbuilt_layer_gives_an_unbuilt_layer():
@@ -161,18 +163,22 @@ def test_refuses_a_subclass_that_computes_something_else(hook):
         return query
 
     subclass = type("Other", (keras.layers.MultiHeadAttention,), {hook: other})
-    message = f"`layer` must compute what .*Received: Other.{hook}"
+    message = f"`layer` must be of Keras's own class.*Received: Other.{hook}"
     with pytest.raises(ValueError, match=message):
         layers.MultiHeadAttention.from_keras(subclass(2, 3))
 
 
 @pytest.mark.backends("torch")
 def test_takes_a_subclass_with_a_constructor_of_its_own(inputs):
-    class Named(keras.layers.MultiHeadAttention):
-        def __init__(self, *args, **kwargs):
+    class Tagged(keras.layers.MultiHeadAttention):
+        def __init__(self, *args, tag=None, **kwargs):
             super().__init__(*args, **kwargs)
+            self.tag = tag
 
-    layer = Named(2, 3)
+        def get_config(self):
+            return {**super().get_config(), "tag": self.tag}
+
+    layer = Tagged(2, 3, tag="x")
     expected = numpy(layer(*inputs))
     ours = layers.MultiHeadAttention.from_keras(layer)
     np.testing.assert_allclose(numpy(ours(*inputs)), expected, atol=1e-5)

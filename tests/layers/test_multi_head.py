@@ -201,23 +201,24 @@ def test_a_masked_key_has_weight_zero_whatever_the_axes(axes, implicit):
 
 @pytest.mark.backends("torch")
 @pytest.mark.parametrize(
-    ("name", "shape", "wanted"),
+    ("name", "shape", "axis", "wanted"),
     [
-        ("query_mask", (2, 5), r"\(2, 3, 4\)"),
-        ("value_mask", (2, 4, 3), r"\(2, 3, 4\)"),
-        ("key_mask", (4,), r"\(2, 3, 4\)"),
-        ("query_mask", (2, 3, 4, 1), r"\(2, 3, 4\)"),
-        ("attention_mask", (4,), r"\(2, 3, None, 4, 4\)"),
-        ("attention_mask", (3, 4), r"\(2, 3, None, 4, 4\)"),
-        ("attention_mask", (2, 3, 2, 4, 5), r"\(2, 3, None, 4, 4\)"),
+        ("query_mask", (2, 5), 2, "(2, 3, 4), or (2, 4)"),
+        ("query_mask", (2, 5), 1, "(2, 3, 4), or (2, 3)"),
+        ("value_mask", (2, 4, 3), 2, "(2, 3, 4), or (2, 4)"),
+        ("key_mask", (4,), 2, "(2, 3, 4), or (2, 4)"),
+        ("key_mask", (), 2, "(2, 3, 4), or (2, 4)"),
+        ("query_mask", (2, 3, 4, 1), 2, "(2, 3, 4), or (2, 4)"),
+        ("attention_mask", (4,), 2, "(2, 3, None, 4, 4), or (2, 4, 4)"),
+        ("attention_mask", (3, 4), 2, "(2, 3, None, 4, 4), or (2, 4, 4)"),
+        ("attention_mask", (2, 3, 2, 4, 5), 2, "(2, 3, None, 4, 4), or (2, 4, 4)"),
     ],
 )
-def test_a_mask_must_fit_the_axes(name, shape, wanted):
+def test_a_mask_must_fit_the_axes(name, shape, axis, wanted):
     x = np.zeros((2, 3, 4, D))
-    layer = layers.MultiHeadAttention(2, 3, attention_axes=2)
-    message = (
-        rf"`{name}` must broadcast to {wanted}.*{name}.shape={re.escape(str(shape))}"
-    )
+    layer = layers.MultiHeadAttention(2, 3, attention_axes=axis)
+    begin = re.escape(f"`{name}` must have the shape {wanted}")
+    message = f"{begin}.*{re.escape(f'{name}.shape={shape}')}"
     with pytest.raises(ValueError, match=message):
         layer(x, x, **{name: np.ones(shape, bool)})
 

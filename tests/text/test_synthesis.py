@@ -187,12 +187,21 @@ def test_progress_ends_its_line(tmp_path, capsys, path):
         assert last in printed and printed.endswith("\n")
 
 
-def test_lines_without_a_translation_count_too(tmp_path):
-    class Silent(Scripted):
-        def translate(self, lines, **options):
-            found = super().translate(lines, **options)
-            return [[pair for pair in pairs if pair[0]] for pairs in found]
+class Silent(Scripted):
+    """Has no hypotheses where `Scripted` has an empty one."""
 
+    def translate(self, lines, **options):
+        found = super().translate(lines, **options)
+        return [[pair for pair in pairs if pair[0]] for pairs in found]
+
+
+def test_progress_counts_lines_without_a_translation(capsys):
+    synthesize(Silent(), iter(["one", "silent"]), verbose=True)
+    printed = capsys.readouterr().out
+    assert "2/Unknown" in printed and "1/Unknown" not in printed
+
+
+def test_lines_without_a_translation_count_too(tmp_path):
     path = tmp_path / "pairs.jsonl"
     synthesize(Silent(), ["one", "silent"], path=path)
     translator = Silent()

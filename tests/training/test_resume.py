@@ -316,7 +316,7 @@ def test_what_is_made_of_batches_resumes_by_the_batches(tmp_path):
         model, data = make_model(), batches()
         mapped = data.map(lambda x, y: (x, y, tf.cast(y > 2, "float32")))
         for made in (mapped, mapped.take(2), data.prefetch(1)):
-            with pytest.raises(ValueError, match="`data` must be the batches of"):
+            with pytest.warns(UserWarning, match="`data` should be the batches of"):
                 Resume(directory, made)
         resume = Resume(directory, data)
         model.fit(mapped, epochs=epochs, shuffle=False, callbacks=[resume], verbose=0)

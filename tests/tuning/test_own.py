@@ -198,20 +198,51 @@ def test_the_batches_may_be_a_dataset_and_labels_have_weights(tmp_path):
         (lambda: tf.data.Dataset.from_tensor_slices(TRAIN).batch(8), [False]),
     ],
 )
-def test_only_what_keras_can_shuffle_is_shuffled(tmp_path, make, order):
+def test_only_what_keras_can_shuffle_is_shuffled(tmp_path, monkeypatch, make, order):
     """Keras warns that it cannot shuffle a `tf.data.Dataset`."""
-    given = []
+    given, fit = [], keras.Model.fit
 
-    class Noting(keras_tuner.HyperModel):
+    def noting(*args, **options):
+        given.extend(value for name, value in options.items() if name == "shuffle")
+        return fit(*args, **options)
+
+    monkeypatch.setattr(keras.Model, "fit", noting)
+    tune(tmp_path, train=make(), max_trials=1, epochs=1)
+    assert given == order
+
+
+def test_a_hypermodel_may_shuffle_itself(tmp_path):
+    class Own(keras_tuner.HyperModel):
         def build(self, hp):
             return build(hp)
 
         def fit(self, hp, model, *args, **options):
-            given.extend(value for name, value in options.items() if name == "shuffle")
-            return model.fit(*args, **options)
+            return model.fit(*args, shuffle=False, **options)
 
-    tune(tmp_path, Noting(), make(), max_trials=1, epochs=1)
-    assert given == order
+    data = tf.data.Dataset.from_tensor_slices(TRAIN).batch(8)
+    table = tune(tmp_path, Own(), data, max_trials=1, epochs=1).table()
+    assert table["status"].to_list() == ["completed"]
+
+
+def test_the_data_may_be_made_of_batches(tmp_path):
+    tokenizer = ks.text.ByteTokenizer()
+    batches = ks.text.language_batches(
+        ["one", "two"] * 8, tokenizer, batch_tokens=64, bucket_lengths=(8,)
+    )
+    data = batches.map(lambda x, y: (x, y))
+
+    def build(hp):
+        choice = hp.Choice("width", [8, 4])
+        model = ks.models.LanguageModel(
+            tokenizer.vocabulary_size, choice, 2, 1, intermediate_dim=8
+        )
+        model.compile("adam", ks.training.MaskedCrossentropy())
+        return model
+
+    study = ks.tuning.tune(
+        build, data, data, max_trials=1, epochs=1, directory=tmp_path, verbose=False
+    )
+    assert study.table()["status"].to_list() == ["completed"]
 
 
 def test_models_with_too_many_weights_are_not_trained(tmp_path, capsys):
@@ -263,12 +294,12 @@ def test_another_build_on_the_same_folder_is_an_error(tmp_path):
         model.compile("adam", "sparse_categorical_crossentropy")
         return model
 
-    with pytest.raises(ValueError, match="`directory` must be new.* another space"):
+    with pytest.raises(ValueError, match="`directory` must be new.* different `space`"):
         tune(tmp_path, other, max_trials=1)
-    with pytest.raises(ValueError, match="`directory` must be new.* another build"):
+    with pytest.raises(ValueError, match="`directory` must be new.* different `build`"):
         tune(tmp_path, wider, max_trials=1)
     with pytest.raises(
-        ValueError, match="`directory` must be new.* another batch_size"
+        ValueError, match="`directory` must be new.* different `batch_size`"
     ):
         tune(tmp_path, max_trials=1, batch_size=16)
     with pytest.raises(ValueError, match="`task` must be given to make a model"):

@@ -688,8 +688,9 @@ def test_progress_says_how_a_trial_starts_and_that_the_time_left_falls(
     )
     epoch = {"score": 1.0}
     Progress(given).start(trial(1))
-    Progress(given).start(trial(1, epochs=[epoch], inherited_epochs=1), "0")
-    Progress(given).start(trial(1, epochs=[epoch] * 2, inherited_epochs=1), "0")
+    inherited = {"inherited_epochs": 1, "values": {"tuner/trial_id": "0"}}
+    Progress(given).start(trial(1, epochs=[epoch], **inherited))
+    Progress(given).start(trial(1, epochs=[epoch] * 2, **inherited))
     assert capsys.readouterr().out.splitlines() == [
         "trial 1 (2 of 3): starts; 0:00:20 left",
         "trial 1 (2 of 3): continues trial 0; 0:00:17 left",
@@ -708,6 +709,7 @@ def test_progress_counts_the_new_trials_of_halving(study, capsys):
     study(max_trials=9, epochs=9, verbose=True)
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) > 9  # some go on in another trial
+    assert all(int(line.split(" (")[1].split()[0]) <= 9 for line in lines)
     assert [line.split(" (")[1][:6] for line in (lines[0], lines[-1])] == [
         "1 of 9",
         "9 of 9",

@@ -73,11 +73,12 @@ class Folding:
             return mask
         batch, lengths = self._sizes(x)
         missing = len(batch) + len(lengths) - len(mask.shape)
+        layouts = ops.shape(x)[:-1], (batch[0], *lengths)
         if missing == 0:
-            _check_fits(name, mask, 0, 0, ops.shape(x)[:-1])
+            _check_fits(name, mask, 0, 0, layouts[0], layouts)
             mask = ops.transpose(mask, (*self.batch, *self.axes))
         else:
-            _check_fits(name, mask, 1, missing, (*batch, *lengths))
+            _check_fits(name, mask, 1, missing, (*batch, *lengths), layouts)
         for _ in range(missing):
             mask = ops.expand_dims(mask, 1)
         mask = ops.broadcast_to(mask, (*batch, *lengths))
@@ -97,7 +98,8 @@ class Folding:
         lengths = 2 * len(self.axes)
         missing = len(batch) + 1 + lengths - len(mask.shape)
         sizes = (*batch, None, *target, *source)  # The number of heads is not known.
-        _check_fits(name, mask, len(mask.shape) - lengths, missing, sizes)
+        layouts = sizes, (batch[0], *target, *source)
+        _check_fits(name, mask, len(mask.shape) - lengths, missing, sizes, layouts)
         for _ in range(missing):
             mask = ops.expand_dims(mask, -lengths - 1)
         heads = mask.shape[len(batch)]
@@ -115,20 +117,26 @@ class Folding:
         return (*batch, num_heads, *target, *source)
 
 
-def _check_fits(name, mask, place, missing, sizes):
+def _check_fits(name, mask, place, missing, sizes, layouts):
     """Raises an error if a mask does not broadcast, with axes it lacks, to `sizes`.
 
-    It lacks `missing` axes, which belong at index `place` of its shape.
+    It lacks `missing` axes, which belong at index `place` of its shape. The error names
+    the `layouts` that a mask may have, the one of all axes and the shortest.
     """
     shape = tuple(mask.shape)
     aligned = (*shape[:place], *[1] * missing, *shape[place:])
-    fits = place >= 0 <= missing and all(
+    fits = 0 <= place <= len(shape) and missing >= 0
+    fits = fits and all(
         arguments.may_be(have, 1, want)
         for have, want in zip(aligned, sizes, strict=True)
     )
     if not fits:
-        sizes = tuple(size if isinstance(size, int) else None for size in sizes)
+        full, short = (
+            tuple(size if isinstance(size, int) else None for size in layout)
+            for layout in layouts
+        )
         raise ValueError(
-            f"`{name}` must broadcast to {sizes}, the inputs' sizes (None = any). "
+            f"`{name}` must have the shape {full}, or {short} for all that it leaves "
+            "out; a size may be 1, and None is any size. "
             f"Received: {name}.shape={shape}."
         )

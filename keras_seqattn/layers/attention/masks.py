@@ -189,19 +189,6 @@ def bool_mask(name: str, mask: Tensor | None) -> Tensor | None:
     return ops.greater(mask, 0)
 
 
-def check_owned(**pairs: tuple[Tensor | None, Tensor | None]) -> None:
-    """Raises an error if a mask is given without the sequence it belongs to.
-
-    A name comes with the sequence of that name and its mask.
-    """
-    for name, (x, mask) in pairs.items():
-        if x is None and mask is not None:
-            raise ValueError(
-                f"`{name}_mask` must be None without a `{name}`. "
-                f"Received: {name}_mask of shape {tuple(mask.shape)}."
-            )
-
-
 def is_causal(use_causal_mask: Any) -> bool:
     """Returns a layer's `use_causal_mask` as a bool; like Keras's it may be 0 or 1."""
     kinds = (int, np.bool_)

@@ -230,12 +230,12 @@ class MultiHeadAttention(arguments.Checked, keras.layers.Layer):
     def from_keras(cls, layer: keras.layers.Layer, **options: Any) -> Self:
         """Makes a layer that computes what one of Keras's does, with its weights.
 
-        It differs from Keras's layer in four ways. A query that is masked, or sees no
-        key, gets zeros from its heads, where Keras averages all values. A `query_mask`
-        that is given counts: Keras's layer reads only the implicit one. An input keeps
-        its implicit mask: Keras's layer removes it from its inputs, so that the next
-        layer to use the same tensor sees its padding. And a mask that would be added to
-        the scores is refused: see `attention_mask`.
+        It differs from Keras's layers in two ways. A query that is masked, or sees no
+        key, gets zeros from its heads, where Keras averages all values. And a mask that
+        would be added to the scores is refused: see `attention_mask`. In two more it
+        differs from `keras.layers.MultiHeadAttention` alone, which reads no
+        `query_mask` but the implicit one, and removes the implicit masks of its inputs,
+        so that the next layer to use the same tensor sees its padding.
 
         Args:
             layer: A `keras.layers.MultiHeadAttention` or

@@ -13,12 +13,7 @@ from keras import ops
 from keras_seqattn import arguments
 from keras_seqattn.annotations import Activation, Initializer, Norm, Shape, Tensor
 from keras_seqattn.layers.attention.kv_cache import KVCache
-from keras_seqattn.layers.attention.masks import (
-    bool_mask,
-    check_owned,
-    checked_mask,
-    input_masks,
-)
+from keras_seqattn.layers.attention.masks import bool_mask, checked_mask, input_masks
 from keras_seqattn.layers.attention.multi_head import MultiHeadAttention
 from keras_seqattn.layers.attention.unpadding import Unpadding
 from keras_seqattn.layers.norms import EPSILON
@@ -184,7 +179,6 @@ class DecoderBlock(Block):
         target_mask = bool_mask("target_mask", target_mask if mask is None else mask)
         source_mask = bool_mask("source_mask", source_mask)
         self._check_source(source)
-        check_owned(source=(source, source_mask), past=(past, past_mask))
         x, *scores = attend(
             self.attention_residual,
             target,
@@ -434,7 +428,6 @@ class DecoderBlock(Block):
         """Returns the symbolic output, and the symbolic weights where asked for."""
         check_sequences(target=target, source=source, past=past)
         self._check_source(source)
-        check_owned(source=(source, source_mask), past=(past, past_mask))
         seen = target if past is None else ops.concatenate([past, target], axis=1)
         attended = [(self.attention_residual, seen)]
         if source is not None:

@@ -14,7 +14,7 @@ from keras_seqattn import arguments
 from keras_seqattn.annotations import Shape, Tensor
 from keras_seqattn.backend import tracing
 from keras_seqattn.layers.attention.kv_cache import KVCache
-from keras_seqattn.layers.attention.masks import bool_mask, check_owned
+from keras_seqattn.layers.attention.masks import bool_mask
 from keras_seqattn.layers.attention.unpadding import Unpadding
 from keras_seqattn.layers.shapes import check_built, check_rank
 from keras_seqattn.layers.transformer.block import Block, CarriesMask, check_sequences
@@ -143,7 +143,6 @@ class TransformerStack(arguments.Checked, CarriesMask, keras.layers.Layer):
         self._check_memory(getattr(memory, "shape", None))
         mask = bool_mask("x_mask", x_mask if mask is None else mask)
         memory_mask = bool_mask("memory_mask", memory_mask)
-        check_owned(memory=(memory, memory_mask))
         if training and not return_attention_scores and self._unpads(x, mask):
             return self._call_unpadded(x, mask, memory, memory_mask)
         scores = []
@@ -332,7 +331,6 @@ class TransformerStack(arguments.Checked, CarriesMask, keras.layers.Layer):
         """Returns the symbolic output, and the symbolic weights where asked for."""
         check_sequences(x=x, memory=memory)
         self._check_memory(getattr(memory, "shape", None))
-        check_owned(memory=(memory, memory_mask))
         output = keras.KerasTensor(x.shape, self.compute_dtype)
         if not return_attention_scores:
             return output
