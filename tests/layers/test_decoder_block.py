@@ -178,6 +178,14 @@ def test_a_cache_has_no_past(rng):
         block.prefill(x[0], cache, past=past[0])
 
 
+@pytest.mark.backends("torch")
+def test_a_step_has_no_source_mask_without_a_memory(rng):
+    (x,) = draw(rng, T)
+    block = built(rng, layers.DecoderBlock, x.shape)
+    with pytest.raises(ValueError, match="`source_mask` must be None without a `mem"):
+        block.step(x[:, :1], block.initial_cache(B, 1, T), 0, source_mask=SOURCE_MASK)
+
+
 def test_a_masked_column_of_the_cache_is_unseen(rng):
     """As padding before a short prompt is."""
     (x,) = draw(rng, T)

@@ -265,6 +265,8 @@ class DecoderBlock(Block):
 
     def _checked_source_mask(self, source_mask, memory):
         """Checks the mask here, so that an error calls it `source_mask`."""
+        if memory is None and source_mask is not None:
+            arguments.refuse("source_mask", source_mask, "None without a `memory`")
         known = memory is not None and isinstance(
             self.cross_residual.sublayer, MultiHeadAttention
         )
@@ -377,8 +379,9 @@ class DecoderBlock(Block):
             memory.
 
         Raises:
-            ValueError: If `ancestry` is None and there are several beams, or `memory`
-                is missing in a block that attends to a source, or given in another.
+            ValueError: If `ancestry` is None and there are several beams; if `memory`
+                is missing in a block that attends to a source, or given in another; or
+                if `source_mask` is given without `memory`.
         """
         check_built(self)
         check_tensor("target", target, BEAMS)
