@@ -584,3 +584,48 @@ def test_a_loaded_rms_norm_of_a_stack_takes_masks(rng):
         with warnings.catch_warnings():
             warnings.simplefilter("error")
             assert made(x)._keras_mask is not None
+
+
+WITH_DROPOUT = {
+    "encoder": lambda: layers.EncoderBlock(2, F, dropout=0.5),
+    "attention weights": lambda: layers.EncoderBlock(2, F, attention_dropout=0.5),
+    "hidden layer": lambda: layers.EncoderBlock(2, F, activation_dropout=0.5),
+    "skipping": lambda: layers.EncoderBlock(2, F, stochastic_depth=0.5),
+    "checkpointed": lambda: layers.EncoderBlock(
+        2, F, dropout=0.5, gradient_checkpointing=True
+    ),
+    "decoder": lambda: layers.DecoderBlock(2, F, dropout=0.5),
+    "cross-attention": lambda: layers.DecoderBlock(2, F, attention_dropout=0.5),
+    "feed-forward": lambda: layers.FeedForward(F, dropout=0.5),
+    "residual": lambda: layers.Residual(keras.layers.Rescaling(2.0), dropout=0.5),
+    "stack": lambda: layers.TransformerStack([layers.EncoderBlock(2, F, dropout=0.5)]),
+    "embedding": lambda: layers.PositionalEmbedding(9, D, dropout=0.5),
+    "recurrent encoder": lambda: layers.RecurrentEncoder(D, dropout=0.5),
+    "recurrent decoder": lambda: layers.AttentiveRecurrentDecoder(D, dropout=0.5),
+}
+
+
+@pytest.mark.backends("jax", "torch")
+@pytest.mark.parametrize("name", WITH_DROPOUT)
+def test_a_stateless_call_drops_while_training_alone(rng, name):
+    # Keras calls `call` there, not the layer, so that parts learn from it what it is.
+    layer = WITH_DROPOUT[name]()
+    x, y = draw(rng, T, S)
+    inputs = {
+        "decoder": [x, y],
+        "cross-attention": [x, y],
+        "embedding": [np.ones((B, T), "int32")],
+        "recurrent decoder": [x, y, y[:, 0]],
+    }.get(name, [x])
+    inputs = [ops.convert_to_tensor(each) for each in inputs]
+    layer(*inputs)
+    values = [
+        [variable.value for variable in variables]
+        for variables in (layer.trainable_variables, layer.non_trainable_variables)
+    ]
+    outputs = [
+        numpy(keras.tree.flatten(layer.stateless_call(*values, *inputs, **training))[0])
+        for training in ({}, {"training": False}, {"training": True})
+    ]
+    np.testing.assert_array_equal(outputs[0], outputs[1])
+    assert not np.allclose(outputs[1], outputs[2])

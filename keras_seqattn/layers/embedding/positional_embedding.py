@@ -196,7 +196,7 @@ class PositionalEmbedding(
             # Keras's layer casts no inputs, since token ids must not be cast.
             inputs = ops.cast(inputs, self.compute_dtype)
             output = ops.matmul(inputs, kernel)
-        output = self._finish(output, inputs, start, reverse, positions)
+        output = self._finish(output, inputs, start, reverse, training, positions)
         if kernel is not None and training:
             bias = None if self.bias_layer is None else self.bias_layer.bias
             keep_factors(output, inputs, kernel, bias)
@@ -218,7 +218,7 @@ class PositionalEmbedding(
         output = super().quantized_call(inputs, reverse=reverse)
         if reverse and self.tie_weights and self.lora_enabled:
             output = output + self._logits_of_factors(inputs)
-        return self._finish(output, inputs, start, reverse, positions)
+        return self._finish(output, inputs, start, reverse, training, positions)
 
     def _logits_of_factors(self, inputs):
         """Computes what LoRA adds to tied logits, which Keras's quantized layer lacks.
@@ -288,7 +288,7 @@ class PositionalEmbedding(
         x = self(ops.reshape(token_ids, (-1, 1)), **place)
         return ops.reshape(x, (-1, width, self.model_dim))
 
-    def _finish(self, x, inputs, start, reverse, positions):
+    def _finish(self, x, inputs, start, reverse, training, positions):
         """Completes `x`, the output of Keras's layer, to the output of a call."""
         if reverse:
             # Keras's layer casts no inputs, and a quantized one leaves `reverse_dtype`.
@@ -304,7 +304,7 @@ class PositionalEmbedding(
             given = {} if positions is None else {"positions": positions}
             x = self.positions(x, start=start, **given)
         x = x if self.norm_layer is None else self.norm_layer(x)
-        return self.dropout_layer(x)
+        return self.dropout_layer(x, training=training)
 
     def logits(self, x: Tensor, kernel: Tensor | None = None) -> Tensor:
         """Computes the tied logits `(..., V)` of vectors.

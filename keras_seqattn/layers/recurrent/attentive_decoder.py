@@ -156,19 +156,21 @@ class AttentiveRecurrentDecoder(RecurrentStack):
         hidden, first = target, self.initial_cache(state)
         for i, recurrence in enumerate(self.recurrences):
             hidden, _ = recurrence(hidden, first[:, 0, i], mask=target_mask)
-            hidden = self.dropout_layer(hidden)
+            hidden = self.dropout_layer(hidden, training=training)
         mask = input_masks(target_mask, source_mask, None, None)
-        output, scores = self._attend(hidden, self.project_memory(source), mask)
+        output, scores = self._attend(
+            hidden, self.project_memory(source), mask, training=training
+        )
         return (output, scores) if return_attention_scores else output
 
-    def _attend(self, hidden, memory, mask):
+    def _attend(self, hidden, memory, mask, **training):
         """Returns the output `(B, T, U)` and the weights `(B, 1, T, S)`."""
         query = ops.expand_dims(self.query_dense(hidden), 2)  # (B, T, 1, A)
         vector = ops.cast(self.vector, query.dtype)
         context, scores = additive.attend(query, *memory, vector, mask=mask)
         context = ops.squeeze(context, axis=2)  # (B, T, E)
         output = self.output_dense(ops.concatenate([context, hidden], axis=-1))
-        return self.dropout_layer(output), scores
+        return self.dropout_layer(output, **training), scores
 
     def initial_cache(self, state: Tensor, width: int = 1) -> Tensor:
         """Makes the states before the first step.

@@ -104,8 +104,8 @@ class RecurrentEncoder(RecurrentStack):
         check_not_empty("x", x)
         mask = bool_mask("mask", mask)
         for recurrence in self.recurrences:
-            x, *states = recurrence(x, mask=mask)
-            x = self.dropout_layer(x)
+            x, *states = recurrence(x, mask=mask, training=training)
+            x = self.dropout_layer(x, training=training)
         return x, ops.concatenate(states, axis=-1)
 
     def compute_mask(self, x: Tensor, mask: Tensor | None = None) -> Any:

@@ -262,6 +262,7 @@ def attend(
     source: Tensor | None = None,
     past: Tensor | None = None,
     return_attention_scores: bool = False,
+    training: bool | None = None,
     **more: Any,
 ) -> tuple[Tensor, ...]:
     """Attends inside a residual; returns `(B, T, D)`, and weights if asked for.
@@ -274,12 +275,16 @@ def attend(
     if past is not None:
         source = ops.concatenate([residual.enter(past), source], axis=1)
     attended = residual.sublayer(
-        hidden, source, return_attention_scores=return_attention_scores, **more
+        hidden,
+        source,
+        return_attention_scores=return_attention_scores,
+        training=training,
+        **more,
     )
     if not return_attention_scores:
-        return (residual.leave(x, attended),)
+        return (residual.leave(x, attended, training),)
     attended, scores = attended
-    return residual.leave(x, attended), scores
+    return residual.leave(x, attended, training), scores
 
 
 def attend_unpadded(
@@ -302,7 +307,7 @@ def attend_unpadded(
     attended = residual.sublayer.call_unpadded(
         hidden, source, unpadding, source_unpadding, **options
     )
-    return residual.leave(x, attended)
+    return residual.leave(x, attended, training=True)
 
 
 def _with_quantized(dtype, policy):

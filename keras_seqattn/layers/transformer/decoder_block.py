@@ -184,6 +184,7 @@ class DecoderBlock(Block):
             target,
             query_mask=target_mask,
             return_attention_scores=return_attention_scores,
+            training=training,
             use_causal_mask=use_causal_mask,
             **_with_past(target, target_mask, past, past_mask),
         )
@@ -195,9 +196,10 @@ class DecoderBlock(Block):
                 query_mask=target_mask,
                 value_mask=source_mask,
                 return_attention_scores=return_attention_scores,
+                training=training,
             )
             scores += cross_scores
-        x = self.feed_forward_residual(x)
+        x = self.feed_forward_residual(x, training=training)
         return (x, *scores) if return_attention_scores else x
 
     def call_unpadded(
@@ -240,7 +242,7 @@ class DecoderBlock(Block):
                 memory_unpadding,
                 mask=input_masks(mask, memory_mask, None, None),
             )
-        return self.feed_forward_residual(x)
+        return self.feed_forward_residual(x, training=True)
 
     def _attention_residuals(self):
         return self.attention_residual, self.cross_residual

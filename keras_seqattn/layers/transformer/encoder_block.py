@@ -118,9 +118,10 @@ class EncoderBlock(Block):
             value_mask=mask,
             attention_mask=attention_mask,
             return_attention_scores=return_attention_scores,
+            training=training,
             use_causal_mask=use_causal_mask,
         )
-        x = self.feed_forward_residual(x)
+        x = self.feed_forward_residual(x, training=training)
         return (x, *scores) if return_attention_scores else x
 
     def call_unpadded(
@@ -151,7 +152,7 @@ class EncoderBlock(Block):
             unpadding,
             mask=input_masks(mask, mask, None, None),
         )
-        return self.feed_forward_residual(x)
+        return self.feed_forward_residual(x, training=True)
 
     def compute_mask(self, x: Tensor, mask: Tensor | None = None) -> Tensor | None:
         """Passes the mask of `x` on to the output, none to the weights."""

@@ -43,6 +43,7 @@ class FeedForward(arguments.Checked, keras.layers.Layer):
 
     Call arguments:
         x: Float tensor `(..., D)`.
+        training: Whether to apply dropout.
 
     Returns:
         Float tensor `(..., D)` in the compute dtype.
@@ -113,14 +114,14 @@ class FeedForward(arguments.Checked, keras.layers.Layer):
         self.output_dense.build((*x_shape[:-1], self.intermediate_dim))
         keep_frozen(self)
 
-    def call(self, x: Tensor) -> Tensor:
+    def call(self, x: Tensor, training: bool | None = None) -> Tensor:
         """Transforms each position of `x`."""
         check_rank("x", x, "(batch, ..., width)")
         rows = ops.reshape(x, (-1, x.shape[-1]))  # faster gradients: see `Projection`
         hidden = self.activation(self.hidden_dense(rows))
         if self.gated:
             hidden = ops.multiply(hidden, self.gate_dense(rows))
-        rows = self.output_dense(self.dropout_layer(hidden))
+        rows = self.output_dense(self.dropout_layer(hidden, training=training))
         return ops.reshape(rows, sizes(x))
 
     def compute_output_shape(self, x_shape: Shape) -> Shape:

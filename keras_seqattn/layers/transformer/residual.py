@@ -39,6 +39,7 @@ class Residual(arguments.Checked, keras.layers.Layer):
 
     Call arguments:
         x: Float tensor `(B, ..., D)`.
+        training: Whether to apply dropout and stochastic depth.
 
     Returns:
         Float tensor of the shape of `x` in the compute dtype.
@@ -106,19 +107,22 @@ class Residual(arguments.Checked, keras.layers.Layer):
         check_tensor("x", x, width=self._width)
         return self.norm_layer(x) if self.normalize_first else x
 
-    def leave(self, x: Tensor, output: Tensor) -> Tensor:
+    def leave(self, x: Tensor, output: Tensor, training: bool | None = None) -> Tensor:
         """Adds the sublayer's output to `x`."""
         check_built(self)
         check_tensor("x", x, width=self._width)
         check_tensor("output", output, width=self._width)
         # A call has cast `x`; a step, or a call on tokens without padding, has not.
         x = ops.cast(ops.convert_to_tensor(x), self.compute_dtype)
-        x = x + self.skip_layer(self.dropout_layer(output))
+        # In Keras, None would hide from a step the `training` of a call around it.
+        given = {} if training is None else {"training": training}
+        x = x + self.skip_layer(self.dropout_layer(output, **given), **given)
         return x if self.normalize_first else self.norm_layer(x)
 
-    def call(self, x: Tensor) -> Tensor:
+    def call(self, x: Tensor, training: bool | None = None) -> Tensor:
         """Computes the sublayer and adds its output."""
-        return self.leave(x, self.sublayer(self.enter(x)))
+        output = self.sublayer(self.enter(x), training=training)
+        return self.leave(x, output, training)
 
     def compute_output_shape(self, x_shape: Shape) -> Shape:
         """Returns the shape of `x`, unchanged."""

@@ -148,15 +148,17 @@ class TransformerStack(arguments.Checked, CarriesMask, keras.layers.Layer):
         scores = []
         for block in self.blocks:
             x, *weights = self._call_block(
-                block, x, mask, memory, memory_mask, return_attention_scores
+                block, x, mask, memory, memory_mask, return_attention_scores, training
             )
             scores.append(tuple(weights))
         x = self.finish(x)
         return (x, scores) if return_attention_scores else x
 
-    def _call_block(self, block, x, mask, memory, memory_mask, return_scores):
+    def _call_block(self, block, x, mask, memory, memory_mask, return_scores, training):
         """Calls one block; returns its output and the weights asked for."""
-        options = {"return_attention_scores": return_scores} if return_scores else {}
+        options = {"training": training}
+        if return_scores:
+            options["return_attention_scores"] = True
         if memory is None:
             output = block(x, mask=mask, **options)
         else:
