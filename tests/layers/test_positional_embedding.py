@@ -219,6 +219,20 @@ def test_all_beams_of_a_step_stand_at_one_position(positions, index):
         np.testing.assert_allclose(stepped[:, w], expected, atol=1e-6)
 
 
+@pytest.mark.backends("tensorflow")
+def test_strings_and_ragged_ids_are_refused():
+    import tensorflow as tf
+
+    embedding = layers.PositionalEmbedding(20, 8)
+    for inputs, what in [
+        (tf.constant([["one"]]), "EagerTensor of dtype 'string'"),
+        (tf.ragged.constant([[1, 2], [3]]), "RaggedTensor of dtype 'int32'"),
+    ]:
+        message = rf"pad ragged ids with `.to_tensor\(\)`. Received: inputs={what}"
+        with pytest.raises(ValueError, match=message):
+            embedding(inputs)
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

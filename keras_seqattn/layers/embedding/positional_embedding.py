@@ -242,6 +242,12 @@ class PositionalEmbedding(
         if self.positions is not None:
             check_rank("inputs", inputs, "(batch, length)")
         dtype = keras.backend.standardize_dtype(getattr(inputs, "dtype", "int32"))
+        if dtype == "string" or hasattr(inputs, "row_lengths"):  # a `tf.RaggedTensor`
+            raise ValueError(
+                "`inputs` must be a dense tensor of token ids: tokenize strings, and "
+                "pad ragged ids with `.to_tensor()`. "
+                f"Received: inputs={type(inputs).__name__} of dtype {dtype!r}."
+            )
         most = EXACT_IDS.get(dtype, math.inf)
         if self.vocabulary_size - 1 > most:
             raise ValueError(
