@@ -1,5 +1,7 @@
 """The layers and seed generators within a layer; Keras lists only those of models."""
 
+from collections.abc import Iterable
+
 import keras
 
 
@@ -16,6 +18,14 @@ def seed_generators_of(layer: keras.Layer) -> list[keras.random.SeedGenerator]:
     """Lists the seed generators of a layer and of its parts, each once."""
     generator = keras.random.SeedGenerator
     return [part for part in _parts(layer) if isinstance(part, generator)]
+
+
+def track_list(layer: keras.Layer, name: str, parts: Iterable[keras.Layer]) -> None:
+    """Lets `tf.train.Checkpoint` find the layers of a list; alone it skips them."""
+    if keras.backend.backend() == "tensorflow":
+        for number, part in enumerate(parts):
+            # Sorts after `name`, by which a `.keras` file knows the layer.
+            setattr(layer, f"{name}_{number}", part)
 
 
 def _parts(layer):

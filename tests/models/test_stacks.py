@@ -32,6 +32,28 @@ def test_a_step_is_traced_once():
     assert int(model.optimizer.iterations) == 4
 
 
+@pytest.mark.backends("tensorflow")
+@pytest.mark.parametrize("name", ["transformer", "rnn", "language", "encoder"])
+def test_a_checkpoint_of_tensorflow_holds_all_weights(name, tmp_path):
+    """It looks into no list of layers of Keras 3, and says nothing."""
+    import tensorflow as tf
+
+    sizes = {"model_dim": 8, "num_heads": 2, "intermediate_dim": 8}
+    depths = {"encoder_layers": 2, "decoder_layers": 2}
+    model = {
+        "transformer": lambda: models.TranslationTransformer(11, **sizes, **depths),
+        "rnn": lambda: models.TranslationRNN(11, model_dim=8, **depths),
+        "language": lambda: models.LanguageModel(11, num_layers=2, **sizes),
+        "encoder": lambda: models.EncoderModel(11, num_layers=2, **sizes),
+    }[name]()
+    saved = model.get_weights()
+    path = tf.train.Checkpoint(model=model).save(str(tmp_path / "checkpoint"))
+    model.set_weights([np.full_like(weight, 7.0) for weight in saved])
+    tf.train.Checkpoint(model=model).restore(path).assert_consumed()
+    for weight, expected in zip(model.weights, saved, strict=True):
+        np.testing.assert_array_equal(weight.numpy(), expected, weight.path)
+
+
 SIZES = {"num_layers": 1, "key_dim": 8, "dropout": 0.0}
 MODELS = {
     "translation": lambda **options: models.TranslationTransformer(

@@ -11,6 +11,7 @@ from keras import ops
 
 from keras_seqattn import arguments
 from keras_seqattn.annotations import Cell, Shape, Tensor
+from keras_seqattn.backend.parts import track_list
 from keras_seqattn.layers.attention import additive
 from keras_seqattn.layers.attention.masks import bool_mask, checked_mask, input_masks
 from keras_seqattn.layers.recurrent.stack import RecurrentStack
@@ -125,6 +126,7 @@ class AttentiveRecurrentDecoder(RecurrentStack):
             recurrence = self.recurrence(name=f"layer_{i}")
             recurrence.build(hidden_shape if i else target_shape)
             self.recurrences.append(recurrence)
+        track_list(self, "recurrences", self.recurrences)
         linear = {"activation": None, "use_bias": False}
         self.query_dense = dense("query", hidden_shape, width, **linear)
         self.key_dense = dense("key", source_shape, width, **linear)

@@ -10,6 +10,7 @@ from keras import ops
 
 from keras_seqattn import arguments
 from keras_seqattn.annotations import Cell, Shape, Tensor
+from keras_seqattn.backend.parts import track_list
 from keras_seqattn.layers.attention.masks import bool_mask
 from keras_seqattn.layers.recurrent.stack import RecurrentStack
 from keras_seqattn.layers.shapes import check_not_empty, check_rank, check_width
@@ -93,6 +94,7 @@ class RecurrentEncoder(RecurrentStack):
             recurrence.build(x_shape)
             x_shape = (*x_shape[:-1], self.width)
             self.recurrences.append(recurrence)
+        track_list(self, "recurrences", self.recurrences)
         keep_frozen(self)
 
     def call(

@@ -13,6 +13,7 @@ from keras import ops
 from keras_seqattn import arguments
 from keras_seqattn.annotations import Shape, Tensor
 from keras_seqattn.backend import tracing
+from keras_seqattn.backend.parts import track_list
 from keras_seqattn.layers.attention.kv_cache import KVCache
 from keras_seqattn.layers.attention.masks import bool_mask
 from keras_seqattn.layers.attention.unpadding import Unpadding
@@ -87,6 +88,7 @@ class TransformerStack(arguments.Checked, CarriesMask, keras.layers.Layer):
         self.blocks = arguments.sequence("blocks", blocks, wanted, _layer)
         if not self.blocks:
             arguments.refuse("blocks", blocks, f"{wanted}, at least one")
+        track_list(self, "blocks", self.blocks)
         self.norm = arguments.instance(
             "norm", norm, keras.layers.Layer, "a layer", optional=True
         )
