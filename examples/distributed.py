@@ -90,6 +90,8 @@ def arguments():
     args = parser.parse_args()
     if (args.process is None) != (args.coordinator is None):
         parser.error("`process` and `coordinator` must come together.")
+    if args.process is not None and not 0 <= args.process < args.processes:
+        parser.error(f"`process` must be from 0 to {args.processes - 1}.")
     return args
 
 

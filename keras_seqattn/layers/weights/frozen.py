@@ -13,7 +13,10 @@ def keep_frozen(layer: keras.layers.Layer) -> None:
     Call it at the end of the layer's `build`: Keras freezes only its own weights.
     """
     if not layer.trainable:
-        layer.trainable = False  # which reaches all its parts
+        # Part by part: on TensorFlow `layer.trainable = False` would do nothing here,
+        # where it is False already.
+        for part in layers_of(layer)[1:]:
+            part.trainable = False
 
 
 def frozen_parts(model: keras.Model) -> list[str]:
