@@ -84,7 +84,7 @@ def test_another_example_s_folder_is_left_alone(example, simulated, tmp_path):
 def test_another_study_s_folder_is_refused_in_a_sentence(example, simulated, tmp_path):
     simulated[0] = 3
     example.run("--output", tmp_path, "--epochs", 3)
-    with pytest.raises(SystemExit, match="another seed.*another folder with --output"):
+    with pytest.raises(SystemExit, match="different `seed`.*folder with --output"):
         example.run("--output", tmp_path, "--epochs", 3, "--seed", 1)
 
 

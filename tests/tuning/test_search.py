@@ -749,12 +749,12 @@ def test_a_directory_is_no_file(study):
 
 def test_a_folder_is_one_study_s(study):
     study(algorithm="random", max_trials=1)
-    with pytest.raises(ValueError, match="`directory` must be new.* another seed"):
+    with pytest.raises(ValueError, match="`directory` must be new.* different `seed`"):
         study(algorithm="random", max_trials=1, seed=1)
-    with pytest.raises(ValueError, match="another space"):
+    with pytest.raises(ValueError, match="different `space`"):
         study(algorithm="random", max_trials=1, space=tuning.TranslationSpace())
     space = dataclasses.replace(conftest.SPACE, optimizer=("adam", "muon"))
-    with pytest.raises(ValueError, match="another optimizer"):
+    with pytest.raises(ValueError, match="different `optimizer`"):
         study(algorithm="random", max_trials=1, space=space)
     for options in ({"batch_tokens": 999}, {"bucket_lengths": (8,)}, {"epochs": 3}):
         with pytest.raises(
