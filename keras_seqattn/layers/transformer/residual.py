@@ -112,6 +112,7 @@ class Residual(arguments.Checked, keras.layers.Layer):
         check_built(self)
         check_tensor("x", x, width=self._width)
         check_tensor("output", output, width=self._width)
+        arguments.check_flag("training", training, optional=True)
         # A call has cast `x`; a step, or a call on tokens without padding, has not.
         x = ops.cast(ops.convert_to_tensor(x), self.compute_dtype)
         # In Keras, None would hide from a step the `training` of a call around it.
