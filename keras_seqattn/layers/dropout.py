@@ -17,6 +17,14 @@ from keras_seqattn.annotations import Seed, Tensor
 from keras_seqattn.backend import random, tracing
 
 
+def if_known(training: bool | None) -> dict[str, bool]:
+    """Returns the argument `training` for the call of a part, unless it is None.
+
+    In Keras, None would hide from the part the `training` of a call around it.
+    """
+    return {} if training is None else {"training": training}
+
+
 def drop(x: Tensor, rate: float, seed: Seed) -> Tensor:
     """Sets a fraction in (0, 1) of the numbers to zero, and scales the others up.
 

@@ -629,3 +629,26 @@ def test_a_stateless_call_drops_while_training_alone(rng, name):
     ]
     np.testing.assert_array_equal(outputs[0], outputs[1])
     assert not np.allclose(outputs[1], outputs[2])
+
+
+class PlainBlock(layers.EncoderBlock):
+    """Has a call of the user's own, without `training`."""
+
+    def call(self, x, mask=None):
+        return super().call(x, mask=mask)
+
+
+class PlainFeedForward(layers.FeedForward):
+    """Has a call of the user's own, without `training`."""
+
+    def call(self, x):
+        return super().call(x)
+
+
+@pytest.mark.parametrize("kind", [PlainBlock, PlainFeedForward])
+def test_a_call_of_the_users_own_need_not_take_training(kind):
+    layer = PlainFeedForward(F, dropout=0.5)
+    layer = PlainBlock(2, F, dropout=0.5) if kind is PlainBlock else layer
+    x = np.random.default_rng(0).normal(size=(B, T, D)).astype("float32")
+    dropped, whole = map(ops.convert_to_numpy, (layer(x, training=True), layer(x)))
+    assert not np.allclose(dropped, whole)

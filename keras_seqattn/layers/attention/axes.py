@@ -73,7 +73,7 @@ class Folding:
             return mask
         batch, lengths = self._sizes(x)
         missing = len(batch) + len(lengths) - len(mask.shape)
-        layouts = ops.shape(x)[:-1], (batch[0], *lengths)
+        layouts = ops.shape(x)[:-1], (*batch[:1], *lengths)
         if missing == 0:
             _check_fits(name, mask, 0, 0, layouts[0], layouts)
             mask = ops.transpose(mask, (*self.batch, *self.axes))
@@ -98,7 +98,7 @@ class Folding:
         lengths = 2 * len(self.axes)
         missing = len(batch) + 1 + lengths - len(mask.shape)
         sizes = (*batch, None, *target, *source)  # The number of heads is not known.
-        layouts = sizes, (batch[0], *target, *source)
+        layouts = sizes, (*batch[:1], *target, *source)
         _check_fits(name, mask, len(mask.shape) - lengths, missing, sizes, layouts)
         for _ in range(missing):
             mask = ops.expand_dims(mask, -lengths - 1)
@@ -136,7 +136,7 @@ def _check_fits(name, mask, place, missing, sizes, layouts):
             for layout in layouts
         )
         raise ValueError(
-            f"`{name}` must have the shape {full}, or {short} for all that it leaves "
-            "out; a size may be 1, and None is any size. "
+            f"`{name}` must have the shape {full}, or {short} if it is the same along "
+            "the axes that it leaves out; a size may be 1, and None is any size. "
             f"Received: {name}.shape={shape}."
         )

@@ -14,7 +14,7 @@ from keras import ops
 from keras_seqattn import arguments
 from keras_seqattn.annotations import Norm, Shape, Tensor
 from keras_seqattn.backend import tracing
-from keras_seqattn.layers.dropout import Dropout
+from keras_seqattn.layers.dropout import Dropout, if_known
 from keras_seqattn.layers.embedding.learned import LearnedPositions
 from keras_seqattn.layers.embedding.logits import LogitsBias, keep_factors
 from keras_seqattn.layers.embedding.sinusoidal import SinusoidalPositions
@@ -310,7 +310,7 @@ class PositionalEmbedding(
             given = {} if positions is None else {"positions": positions}
             x = self.positions(x, start=start, **given)
         x = x if self.norm_layer is None else self.norm_layer(x)
-        return self.dropout_layer(x, training=training)
+        return self.dropout_layer(x, **if_known(training))
 
     def logits(self, x: Tensor, kernel: Tensor | None = None) -> Tensor:
         """Computes the tied logits `(..., V)` of vectors.

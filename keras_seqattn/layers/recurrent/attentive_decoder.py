@@ -14,6 +14,7 @@ from keras_seqattn.annotations import Cell, Shape, Tensor
 from keras_seqattn.backend.parts import track_list
 from keras_seqattn.layers.attention import additive
 from keras_seqattn.layers.attention.masks import bool_mask, checked_mask, input_masks
+from keras_seqattn.layers.dropout import if_known
 from keras_seqattn.layers.recurrent.stack import RecurrentStack
 from keras_seqattn.layers.shapes import (
     BEAMS,
@@ -158,10 +159,10 @@ class AttentiveRecurrentDecoder(RecurrentStack):
         hidden, first = target, self.initial_cache(state)
         for i, recurrence in enumerate(self.recurrences):
             hidden, _ = recurrence(hidden, first[:, 0, i], mask=target_mask)
-            hidden = self.dropout_layer(hidden, training=training)
+            hidden = self.dropout_layer(hidden, **if_known(training))
         mask = input_masks(target_mask, source_mask, None, None)
         output, scores = self._attend(
-            hidden, self.project_memory(source), mask, training=training
+            hidden, self.project_memory(source), mask, **if_known(training)
         )
         return (output, scores) if return_attention_scores else output
 

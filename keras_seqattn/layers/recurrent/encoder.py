@@ -12,6 +12,7 @@ from keras_seqattn import arguments
 from keras_seqattn.annotations import Cell, Shape, Tensor
 from keras_seqattn.backend.parts import track_list
 from keras_seqattn.layers.attention.masks import bool_mask
+from keras_seqattn.layers.dropout import if_known
 from keras_seqattn.layers.recurrent.stack import RecurrentStack
 from keras_seqattn.layers.shapes import check_not_empty, check_rank, check_width
 from keras_seqattn.layers.weights.frozen import keep_frozen
@@ -106,8 +107,8 @@ class RecurrentEncoder(RecurrentStack):
         check_not_empty("x", x)
         mask = bool_mask("mask", mask)
         for recurrence in self.recurrences:
-            x, *states = recurrence(x, mask=mask, training=training)
-            x = self.dropout_layer(x, training=training)
+            x, *states = recurrence(x, mask=mask, **if_known(training))
+            x = self.dropout_layer(x, **if_known(training))
         return x, ops.concatenate(states, axis=-1)
 
     def compute_mask(self, x: Tensor, mask: Tensor | None = None) -> Any:

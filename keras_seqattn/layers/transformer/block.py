@@ -14,6 +14,7 @@ from keras_seqattn.annotations import Activation, Initializer, Norm, Shape, Tens
 from keras_seqattn.layers.attention.masks import bool_mask
 from keras_seqattn.layers.attention.multi_head import MultiHeadAttention
 from keras_seqattn.layers.attention.unpadding import Unpadding
+from keras_seqattn.layers.dropout import if_known
 from keras_seqattn.layers.norms import EPSILON, NORMS
 from keras_seqattn.layers.shapes import check_batch, check_rank
 from keras_seqattn.layers.transformer.checkpointing import is_checkpointing
@@ -278,7 +279,7 @@ def attend(
         hidden,
         source,
         return_attention_scores=return_attention_scores,
-        training=training,
+        **if_known(training),
         **more,
     )
     if not return_attention_scores:

@@ -16,6 +16,7 @@ from keras_seqattn.layers.attention.kv_cache import KVCache
 from keras_seqattn.layers.attention.masks import bool_mask, checked_mask, input_masks
 from keras_seqattn.layers.attention.multi_head import MultiHeadAttention
 from keras_seqattn.layers.attention.unpadding import Unpadding
+from keras_seqattn.layers.dropout import if_known
 from keras_seqattn.layers.norms import EPSILON
 from keras_seqattn.layers.shapes import (
     BEAMS,
@@ -199,7 +200,7 @@ class DecoderBlock(Block):
                 training=training,
             )
             scores += cross_scores
-        x = self.feed_forward_residual(x, training=training)
+        x = self.feed_forward_residual(x, **if_known(training))
         return (x, *scores) if return_attention_scores else x
 
     def call_unpadded(

@@ -10,6 +10,7 @@ import keras
 from keras_seqattn.annotations import Shape, Tensor
 from keras_seqattn.layers.attention.masks import bool_mask, input_masks
 from keras_seqattn.layers.attention.unpadding import Unpadding
+from keras_seqattn.layers.dropout import if_known
 from keras_seqattn.layers.shapes import check_rank
 from keras_seqattn.layers.transformer.block import (
     Block,
@@ -121,7 +122,7 @@ class EncoderBlock(Block):
             training=training,
             use_causal_mask=use_causal_mask,
         )
-        x = self.feed_forward_residual(x, training=training)
+        x = self.feed_forward_residual(x, **if_known(training))
         return (x, *scores) if return_attention_scores else x
 
     def call_unpadded(

@@ -8,7 +8,7 @@ from keras import ops
 from keras_seqattn import arguments
 from keras_seqattn.annotations import Activation, Initializer, Shape, Tensor
 from keras_seqattn.backend.ops import sizes
-from keras_seqattn.layers.dropout import Dropout
+from keras_seqattn.layers.dropout import Dropout, if_known
 from keras_seqattn.layers.shapes import check_rank
 from keras_seqattn.layers.weights.frozen import keep_frozen
 from keras_seqattn.layers.weights.initializers import copy_initializer
@@ -121,7 +121,7 @@ class FeedForward(arguments.Checked, keras.layers.Layer):
         hidden = self.activation(self.hidden_dense(rows))
         if self.gated:
             hidden = ops.multiply(hidden, self.gate_dense(rows))
-        rows = self.output_dense(self.dropout_layer(hidden, training=training))
+        rows = self.output_dense(self.dropout_layer(hidden, **if_known(training)))
         return ops.reshape(rows, sizes(x))
 
     def compute_output_shape(self, x_shape: Shape) -> Shape:

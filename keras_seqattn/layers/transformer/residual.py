@@ -10,7 +10,7 @@ from keras import ops
 
 from keras_seqattn import arguments
 from keras_seqattn.annotations import Norm, Shape, Tensor
-from keras_seqattn.layers.dropout import Dropout
+from keras_seqattn.layers.dropout import Dropout, if_known
 from keras_seqattn.layers.norms import EPSILON, make_norm
 from keras_seqattn.layers.shapes import check_built, check_tensor
 from keras_seqattn.layers.weights.frozen import keep_frozen
@@ -115,14 +115,13 @@ class Residual(arguments.Checked, keras.layers.Layer):
         arguments.check_flag("training", training, optional=True)
         # A call has cast `x`; a step, or a call on tokens without padding, has not.
         x = ops.cast(ops.convert_to_tensor(x), self.compute_dtype)
-        # In Keras, None would hide from a step the `training` of a call around it.
-        given = {} if training is None else {"training": training}
+        given = if_known(training)
         x = x + self.skip_layer(self.dropout_layer(output, **given), **given)
         return x if self.normalize_first else self.norm_layer(x)
 
     def call(self, x: Tensor, training: bool | None = None) -> Tensor:
         """Computes the sublayer and adds its output."""
-        output = self.sublayer(self.enter(x), training=training)
+        output = self.sublayer(self.enter(x), **if_known(training))
         return self.leave(x, output, training)
 
     def compute_output_shape(self, x_shape: Shape) -> Shape:

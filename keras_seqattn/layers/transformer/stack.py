@@ -17,6 +17,7 @@ from keras_seqattn.backend.parts import track_list
 from keras_seqattn.layers.attention.kv_cache import KVCache
 from keras_seqattn.layers.attention.masks import bool_mask
 from keras_seqattn.layers.attention.unpadding import Unpadding
+from keras_seqattn.layers.dropout import if_known
 from keras_seqattn.layers.shapes import check_built, check_rank
 from keras_seqattn.layers.transformer.block import Block, CarriesMask, check_sequences
 from keras_seqattn.layers.transformer.encoder_block import EncoderBlock
@@ -158,7 +159,7 @@ class TransformerStack(arguments.Checked, CarriesMask, keras.layers.Layer):
 
     def _call_block(self, block, x, mask, memory, memory_mask, return_scores, training):
         """Calls one block; returns its output and the weights asked for."""
-        options = {"training": training}
+        options: dict[str, Any] = if_known(training)
         if return_scores:
             options["return_attention_scores"] = True
         if memory is None:
