@@ -21,7 +21,7 @@ def seed_generators_of(layer: keras.Layer) -> list[keras.random.SeedGenerator]:
 
 
 def track_list(layer: keras.Layer, name: str, parts: Iterable[keras.Layer]) -> None:
-    """Lets `tf.train.Checkpoint` find the layers of a list; alone it skips them."""
+    """Lets `tf.train.Checkpoint` find the layers of a list, which it would skip."""
     if keras.backend.backend() == "tensorflow":
         for number, part in enumerate(parts):
             # Sorts after `name`, by which a `.keras` file knows the layer.
