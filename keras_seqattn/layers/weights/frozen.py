@@ -13,8 +13,8 @@ def keep_frozen(layer: keras.layers.Layer) -> None:
     Call it at the end of the layer's `build`: Keras freezes only its own weights.
     """
     if not layer.trainable:
-        # Part by part: Keras on TensorFlow ignores `layer.trainable = False` where it is
-        # False already.
+        # Part by part: Keras on TensorFlow ignores `layer.trainable = False` where it
+        # is False already.
         for part in layers_of(layer)[1:]:
             part.trainable = False
 
