@@ -59,8 +59,9 @@ def known(given: Mapping[str, Any], names: Sequence[str], owner: str) -> None:
     """
     for name, value in given.items():
         if name not in names:
-            nearest = [ours for ours in (ELSEWHERE.get(name),) if ours in names]
-            nearest = nearest or difflib.get_close_matches(name, names, 1, cutoff=0.5)
+            nearest = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
+            if ELSEWHERE.get(name) in names:
+                nearest = [ELSEWHERE[name]]
             hint = f" Did you mean `{nearest[0]}`?" if nearest else ""
             raise ValueError(
                 f"`{name}` must be an argument of `{owner}`. "

@@ -21,7 +21,11 @@ def is_begun_again(dataset: Any, steps: int | None) -> bool:
 
 
 def is_made_of_batches(dataset: Any) -> bool:
-    """Returns whether a `tf.data.Dataset` has the name of those of `text`."""
-    if not hasattr(dataset, "element_spec") or not hasattr(dataset, "options"):
+    """Returns whether a `tf.data.Dataset` is made of one of `text`, by its name.
+
+    Those of `text` themselves have the method `pass_over`.
+    """
+    is_dataset = hasattr(dataset, "element_spec") and hasattr(dataset, "options")
+    if not is_dataset or hasattr(dataset, "pass_over"):
         return False
     return getattr(dataset.options(), "dataset_name", None) == OF_TEXT

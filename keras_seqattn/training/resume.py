@@ -167,7 +167,7 @@ class Resume(keras.callbacks.Callback):
                 "`data` must be what can be iterated anew for each epoch, such as a "
                 f"`tf.data.Dataset`. Received: data={data!r}."
             )
-        if not hasattr(data, "pass_over") and is_made_of_batches(data):
+        if is_made_of_batches(data):
             warnings.warn(
                 "`data` should be the batches of `translation_batches` or "
                 "`language_batches` themselves if `fit` is given a dataset with one "

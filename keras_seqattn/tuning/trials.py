@@ -228,7 +228,7 @@ def fit(
     task = settings.task
     given = task.fit_arguments(model, record)
     batches = None if "y" in given else given["x"]
-    if not hasattr(batches, "pass_over") and is_made_of_batches(batches):
+    if is_made_of_batches(batches):
         batches = None  # Their order cannot be repeated.
     # Last, so that every epoch that it saves has been recorded.
     pausing = Pausing(record, is_done, data=batches)
