@@ -46,17 +46,17 @@ WARNINGS = ("-W", "error::UserWarning", "-W", "ignore:Sharding info not provided
 
 
 def run_alone(document):
-    """Runs a page that chooses its backend, or its devices, in a process of its own."""
+    """Runs a page that chooses its backend: each block in a process of its own."""
     expected = outputs(document)
-    ((line, block),) = blocks(document, "python")
-    done = subprocess.run(
-        [sys.executable, *WARNINGS, "-c", block],
-        env=os.environ | {"PYTHONPATH": str(ROOT), "TF_CPP_MIN_LOG_LEVEL": "2"},
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stderr
-    assert same(expected[line], done.stdout), done.stdout
+    for line, block in blocks(document, "python"):
+        done = subprocess.run(
+            [sys.executable, *WARNINGS, "-c", block],
+            env=os.environ | {"PYTHONPATH": str(ROOT), "TF_CPP_MIN_LOG_LEVEL": "2"},
+            capture_output=True,
+            text=True,
+        )
+        assert done.returncode == 0, done.stderr
+        assert same(expected[line], done.stdout), done.stdout
 
 
 # What a reader sees must not warn, whoever warns: most warnings come from Keras.
