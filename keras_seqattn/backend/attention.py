@@ -63,7 +63,7 @@ def finds_cudnn() -> bool:
 
     Whether cuDNN takes the inputs is known only to Keras, when it is called.
     """
-    return keras.backend.backend() == "jax" and device_kind() == "gpu"
+    return keras.backend.backend() == "jax" and tracing.device_kind() == "gpu"
 
 
 def fused_attention_is_linear(dtype: Any, device: str | None) -> bool:
@@ -72,11 +72,5 @@ def fused_attention_is_linear(dtype: Any, device: str | None) -> bool:
     On JAX only cuDNN's does. `device` is "cpu", "gpu" or "tpu"; None looks it up.
     """
     if keras.backend.backend() == "jax":
-        return (device or device_kind(), dtype) == ("gpu", "bfloat16")
+        return (device or tracing.device_kind(), dtype) == ("gpu", "bfloat16")
     return keras.backend.backend() == "torch"
-
-
-@functools.cache
-def device_kind() -> str:
-    """Returns the kind of TensorFlow's or JAX's first device: "cpu", "gpu" or "tpu"."""
-    return keras.distribution.list_devices()[0].partition(":")[0]

@@ -1,5 +1,6 @@
 """Which kind of program a tensor belongs to, and what is known about it there."""
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -58,7 +59,13 @@ def _platform(x):
 
     # In a graph a tensor has a device if the program names one; else take the first.
     kind = tf.DeviceSpec.from_string(x.device or "").device_type
-    return (kind or keras.distribution.list_devices()[0].partition(":")[0]).lower()
+    return (kind or device_kind()).lower()
+
+
+@functools.cache
+def device_kind() -> str:
+    """Returns the kind of TensorFlow's or JAX's first device: "cpu", "gpu" or "tpu"."""
+    return keras.distribution.list_devices()[0].partition(":")[0]
 
 
 def leaves_out_unused() -> bool:

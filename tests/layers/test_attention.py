@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from keras import ops
 
 from keras_seqattn import layers
-from keras_seqattn.backend import attention
+from keras_seqattn.backend import attention, tracing
 from keras_seqattn.layers.attention.kernels import explicit
 from tests import oracle
 from tests.differentiate import upstream_gradient, values_and_gradients
@@ -575,7 +575,7 @@ def test_auto_counts_pairs():
 @pytest.mark.backends("jax")  # where the device makes a difference
 @pytest.mark.parametrize(("device", "choice"), [("cpu", "chunked"), ("gpu", "fused")])
 def test_auto_looks_the_device_up(monkeypatch, device, choice):
-    monkeypatch.setattr(attention, "device_kind", lambda: device)
+    monkeypatch.setattr(tracing, "device_kind", lambda: device)
     long = (1, 2**13, H, K)
     assert layers.choose_implementation(long, long, dtype="bfloat16") == choice
 
