@@ -88,9 +88,7 @@ def ordered(name: str, value: Any, wanted: str) -> Any:
 
 def function(name: str, value: Any, optional: bool = False) -> Any:
     """Returns `value` if it can be called."""
-    if not callable(value) and not (optional and value is None):
-        refuse(name, value, "a function", optional)
-    return value
+    return instance(name, value, Callable, "a function", optional)
 
 
 def path(name: str, value: Any, optional: bool = False) -> Any:
