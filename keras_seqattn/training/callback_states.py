@@ -26,10 +26,10 @@ class CallbackStates:
     def __init__(
         self,
         kept: Sequence[keras.callbacks.Callback],
-        others: Sequence[keras.callbacks.Callback] = (),
+        others: Sequence[keras.callbacks.Callback],
     ) -> None:
         self.kept, self.others = kept, others
-        self._kept_begun = [copy.deepcopy(_plain(callback)) for callback in kept]
+        self._kept_begun = self.copies()
         self._unsaved_begun = [_unsaved(callback) for callback in kept]
         self._others_begun = [
             {**copy.deepcopy(_plain(callback)), **_unsaved(callback)}
