@@ -197,15 +197,6 @@ class Resume(keras.callbacks.Callback):
         """Path of the file with the last save."""
         return self.directory / _LAST
 
-    @property
-    def _before(self):
-        """Path of the file with the save before the last."""
-        return self.directory / _BEFORE
-
-    @property
-    def _lock(self):
-        return self.directory / LOCK
-
     def set_params(self, params: dict[str, Any]) -> None:
         """Locks the directory and cuts files, before a callback opens them."""
         super().set_params(params)
@@ -232,7 +223,7 @@ class Resume(keras.callbacks.Callback):
         try:
             return random.randrange(2**32), self._read()
         except Exception:
-            release_lock(self._lock)
+            release_lock(self.directory / LOCK)
             raise
 
     def _read(self):
@@ -256,7 +247,7 @@ class Resume(keras.callbacks.Callback):
     def _read_last(self):
         """Reads the last save, or the one before it if the last is damaged."""
         error = None
-        for path in (self.path, self._before):
+        for path in (self.path, self.directory / _BEFORE):
             if not path.exists():
                 continue
             try:
@@ -307,7 +298,7 @@ class Resume(keras.callbacks.Callback):
         # own order.
         self._passes_before, self._is_training = self._count_passes(), True
         if self._saved is not None:
-            self._restore(self.model, self._saved)
+            self._restore(self._saved)
             self._saved = None
 
     def _check_steps(self):
@@ -347,18 +338,18 @@ class Resume(keras.callbacks.Callback):
                 f"{wanted} batches. Received: data with {batches}."
             )
 
-    def _restore(self, model, saved):
+    def _restore(self, saved):
         self._check_batches(saved)
         with reading(self.path, "that `Resume` saved for this run", REMEDY):
-            self._assign(model, saved)
+            self._assign(saved)
         epoch = self.params["epochs"] if saved["stopped"] else saved["epoch"]
-        _begin_at(model, epoch)
+        _begin_at(self.model, epoch)
         if epoch < self.params["epochs"]:
             self._begin_passes(saved["epoch"] - self._first_epoch, saved["batch"])
 
-    def _assign(self, model, saved):
+    def _assign(self, saved):
         """Restores the saved state of model, optimizer and callbacks."""
-        changed = changed_variables(model)
+        changed = changed_variables(self.model)
         for variables, values in zip(changed, saved["values"], strict=True):
             for variable, value in zip(variables, values, strict=True):
                 variable.assign(value)
@@ -399,7 +390,7 @@ class Resume(keras.callbacks.Callback):
         self._start_random_numbers(0)
         if self._to_skip:
             self._before_skipped = self._states.copies()
-            self._skip_batches(self.model, self._to_skip)
+            self._skip_batches()
 
     def _start_random_numbers(self, batch):
         """Seeds all random numbers by the place in training.
@@ -411,10 +402,11 @@ class Resume(keras.callbacks.Callback):
         seed = int(place.generate_state(1)[0])
         start_randomness(seed)
 
-    def _skip_batches(self, model, left):
+    def _skip_batches(self):
         """Makes `fit` skip batches, with a train function that does nothing."""
+        model, batch = self.model, self._to_skip
         model.make_train_function(force=True)  # An earlier `fit` may have left ours.
-        train, batch = model.train_function, left
+        train, left = model.train_function, batch
         together = model.steps_per_execution
 
         def skip(*state_and_data):
@@ -457,12 +449,11 @@ class Resume(keras.callbacks.Callback):
         self._save(epoch + 1, 0)
 
     def _save(self, epoch, batch):
-        model = self.model
-        values = [[*map(array_of, each)] for each in changed_variables(model)]
+        values = [[*map(array_of, each)] for each in changed_variables(self.model)]
         if not is_first():
             return
         if self.path.exists():
-            keep_copy(self.path, self._before)
+            keep_copy(self.path, self.directory / _BEFORE)
         write_snapshot(
             self.path,
             {
@@ -473,7 +464,7 @@ class Resume(keras.callbacks.Callback):
                 "batches": self._num_batches(),
                 "passes_before": self._passes_before,
                 "first_epoch": self._first_epoch,
-                "stopped": bool(model.stop_training),
+                "stopped": bool(self.model.stop_training),
                 "records": self._records,
                 "values": values,
                 "callbacks": self._states.changed(),
@@ -486,12 +477,12 @@ class Resume(keras.callbacks.Callback):
         _begin_at(self.model, None)
         self._restore_history()
         self._is_training = False
-        release_lock(self._lock)
+        release_lock(self.directory / LOCK)
 
     def on_test_end(self, logs: dict[str, Any] | None = None) -> None:
         """Unlocks the directory after an `evaluate`, which locks it as `fit` does."""
         if not self._is_training:
-            release_lock(self._lock)
+            release_lock(self.directory / LOCK)
 
     def on_predict_end(self, logs: dict[str, Any] | None = None) -> None:
         """Unlocks the directory after a `predict`, which locks it as `fit` does."""
