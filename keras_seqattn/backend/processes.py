@@ -69,23 +69,25 @@ def whole_array(x: Any) -> np.ndarray:
     return keras.ops.convert_to_numpy(x)
 
 
-def mean_among_replicas(mean: Any, weight: Any) -> Any:
-    """Scales a replica's mean so that the replicas' average is the mean over all rows.
+def share_of_mean(mean: Any, weight: Any) -> Any:
+    """Returns a replica's share of the mean over all rows, given that of its own rows.
 
-    Returns `mean * weight / (mean of the replicas' weights)`, where `weight` is the sum
-    of the weights of this replica's rows. TensorFlow averages the replicas' results
-    without regard to these weights; on other backends a program computes the whole
-    batch, and `mean` is returned unchanged.
+    `weight` is the sum of the weights of this replica's rows. TensorFlow sums what the
+    replicas return, so the share is `mean * weight / (sum of the replicas' weights)`.
+    On other backends a program computes the whole batch, and `mean` is returned.
     """
     if keras.backend.backend() != "tensorflow":
         return mean
     import tensorflow as tf
 
-    context = tf.distribute.get_replica_context()
-    if context is None or context.num_replicas_in_sync == 1:
+    replicas = tf.distribute.get_strategy().num_replicas_in_sync
+    if replicas == 1:
         return mean
-    average = context.all_reduce(tf.distribute.ReduceOp.MEAN, weight)
-    return mean * tf.math.divide_no_nan(weight, average)
+    context = tf.distribute.get_replica_context()
+    if context is not None:
+        average = context.all_reduce(tf.distribute.ReduceOp.MEAN, weight)
+        mean = mean * tf.math.divide_no_nan(weight, average)
+    return mean / replicas
 
 
 def sum_of_rows(

@@ -9,7 +9,7 @@ from keras import ops
 
 from keras_seqattn import arguments
 from keras_seqattn.annotations import Tensor
-from keras_seqattn.backend.processes import mean_among_replicas
+from keras_seqattn.backend.processes import share_of_mean
 from keras_seqattn.layers.embedding.logits import factors_of, keep_crossentropies
 from keras_seqattn.training.consistency import Pieces, find_pairs, paired_divergence
 from keras_seqattn.training.crossentropy import (
@@ -116,7 +116,7 @@ class MaskedCrossentropy(keras.losses.Loss):
         pieces: Sequence[str] | None = None,
     ) -> None:
         arguments.text("name", name)
-        # Keras's own reduction divides a mean by the number of replicas, but not a sum.
+        # What `__call__` does, in Keras's words.
         reduction = "mean_with_sample_weight" if normalize_by is None else "sum"
         super().__init__(name=name, reduction=reduction, dtype="float32")
         self.label_smoothing = arguments.number(
@@ -146,24 +146,22 @@ class MaskedCrossentropy(keras.losses.Loss):
             self._check_pieces(logits.shape[-1])
             pairs = find_pairs(labels, weights, ops.shape(y_true)[1], self._pieces)
         if factors is not None:
-            loss, crossentropies = self._projected(factors, labels, weights, pairs)
+            total, crossentropies = self._projected(factors, labels, weights, pairs)
             if sample_weight is None:
                 # Only then: a token whose sample weight is 0 has no value here, but a
                 # metric may count it.
                 keep_crossentropies(y_pred, y_true, self.pad_id, crossentropies)
         else:
-            # A scalar also where there are no tokens, for which Keras returns none.
-            loss = ops.sum(super().__call__(labels, logits, weights))
+            total = ops.sum(self.call(labels, logits) * weights)
             if pairs is not None:
                 rows = block_rows(logits.shape[-1])
-                apart = self.consistency * paired_divergence(logits, pairs, rows)
-                loss = loss + self._reduced(apart, weights)
+                apart = paired_divergence(logits, pairs, rows)
+                total = total + self.consistency * apart
         # A sum shrinks with the weights that `_scaled` divided; a mean does not.
         if self.normalize_by is not None:
-            return loss * largest / self.normalize_by
-        # Keras has divided this replica's mean by the number of replicas, since their
-        # losses are summed. Here each mean is scaled by its share of the tokens.
-        return mean_among_replicas(loss, ops.sum(weights) * largest)
+            return total * largest / self.normalize_by
+        weight = ops.sum(weights)
+        return share_of_mean(ops.divide_no_nan(total, weight), weight * largest)
 
     def _check_pieces(self, vocabulary_size):
         if self.pieces is not None and len(self.pieces) != vocabulary_size:
@@ -173,7 +171,7 @@ class MaskedCrossentropy(keras.losses.Loss):
             )
 
     def _projected(self, factors, labels, weights, pairs):
-        """Returns the loss from the logits' factors, and each token's crossentropy."""
+        """Returns what `projected_crossentropy` does, NaN if any label is wrong."""
         total, crossentropies = projected_crossentropy(
             factors.hidden,
             factors.kernel,
@@ -184,17 +182,10 @@ class MaskedCrossentropy(keras.losses.Loss):
             self.consistency,
         )
         total = total + _nan_if_wrong(labels, factors.kernel.shape[-1], self.pad_id)
-        return self._reduced(total, weights), crossentropies
-
-    def _reduced(self, total, weights):
-        """Turns a weighted sum into the loss, as Keras's reduction would."""
-        if self.normalize_by is None:
-            total = ops.divide_no_nan(total, ops.sum(weights))
-        return _Reduction(self.reduction)(ops.zeros((1,)), ops.reshape(total, (1,)))
+        return total, crossentropies
 
     def call(self, y_true: Tensor, y_pred: Tensor) -> Tensor:
         """Returns each token's loss `(N,)` for labels `(N,)`, logits `(N, V)`."""
-        # Keras passes labels as float32, which represents ids up to 2**24 exactly.
         labels = ops.cast(y_true, "int32")
         return token_crossentropy(labels, y_pred, self.pad_id, self.label_smoothing)
 
@@ -290,21 +281,6 @@ def linear_crossentropy(
 
 def _piece(name, value):
     return arguments.text(name, value) or arguments.refuse(name, value, "not empty")
-
-
-class _Reduction(keras.losses.Loss):
-    """Applies Keras's reduction to a loss that is already computed.
-
-    Keras also divides a mean by the number of replicas, with a private function.
-    """
-
-    def __init__(self, reduction):
-        # Named, since TensorFlow rejects names that begin with "_", like the class's.
-        super().__init__(name="reduction", reduction=reduction, dtype="float32")
-
-    def call(self, y_true, y_pred):
-        """Returns `y_pred`."""
-        return y_pred
 
 
 def flatten_tokens(
