@@ -95,17 +95,6 @@ def _logits_gradient(labels, exponentials, total, weights, label_smoothing):
     )
 
 
-def _label_logits(labels, logits):
-    """Returns each label's logit `(N, 1)`."""
-    size, vocabulary_size = ops.shape(logits)
-    if not isinstance(size, int) or size * vocabulary_size >= 2**31:
-        return ops.take_along_axis(logits, labels[:, None], axis=-1)
-    # `take_along_axis` copies the logits on TensorFlow; these indices fit into int32.
-    starts = ops.arange(size, dtype="int32") * vocabulary_size
-    chosen = ops.take(ops.reshape(logits, (-1,)), starts + labels, axis=0)
-    return ops.expand_dims(chosen, -1)
-
-
 def _plain_crossentropies(labels, logits):
     """Computes crossentropies without smoothing, and what smoothing and gradients need.
 
@@ -118,7 +107,7 @@ def _plain_crossentropies(labels, logits):
     largest = ops.max(logits, axis=-1, keepdims=True, initial=lowest)  # (N, 1)
     exponentials = ops.exp(logits - largest)  # (N, V)
     total = ops.sum(exponentials, axis=-1, keepdims=True)  # (N, 1)
-    chosen = _label_logits(labels, logits)  # (N, 1)
+    chosen = ops.take_along_axis(logits, labels[:, None], axis=-1)  # (N, 1)
     plain = ops.log(total) - (chosen - largest)
     return ops.squeeze(plain, -1), ops.squeeze(chosen, -1), exponentials, total, largest
 
