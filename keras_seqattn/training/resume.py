@@ -185,7 +185,6 @@ class Resume(keras.callbacks.Callback):
         self.callbacks = None if callbacks is None else list(callbacks)
         self.every = arguments.positive_integer("every", every, optional=True)
         self.files = list(files)
-        self._kept_and_others, self._appended, self._saved = ([], []), [], None
         self._is_training = False
         if every is not None:
             # Set only here: if no callback has this method, Keras calls the callbacks
