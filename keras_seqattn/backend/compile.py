@@ -18,7 +18,8 @@ import keras
 import numpy as np
 from keras import tree
 
-from keras_seqattn.backend.processes import whole_array
+from keras_seqattn.backend.processes import are_several, whole_array
+from keras_seqattn.backend.tracing import device_kind
 
 # Programs are traced one at a time: a thread that needs the same one waits for it.
 _TRACING = threading.RLock()
@@ -134,7 +135,9 @@ def num_threads() -> int:
     Otherwise it is 1: on an accelerator, on torch, whose threads Python runs in turn,
     and in processes that compute together and must run their programs in one order.
     """
-    return _cores() if _COMPILES_FOR_CORES[keras.backend.backend()]() else 1
+    if keras.backend.backend() == "torch" or are_several():
+        return 1
+    return _cores() if device_kind() == "cpu" else 1
 
 
 def fewest_rows() -> int:
@@ -164,27 +167,6 @@ def _cores():
     except (OSError, ValueError):  # There is no limit.
         return cores
     return min(cores, math.ceil(microseconds / period))
-
-
-def _tensorflow_on_cores():
-    import tensorflow as tf
-
-    return all(
-        device.device_type == "CPU" for device in tf.config.get_visible_devices()
-    )
-
-
-def _jax_on_cores():
-    import jax
-
-    return jax.default_backend() == "cpu" and jax.process_count() == 1
-
-
-_COMPILES_FOR_CORES = {
-    "tensorflow": _tensorflow_on_cores,
-    "jax": _jax_on_cores,
-    "torch": lambda: False,
-}
 
 
 def _compile_tensorflow(function, variables):

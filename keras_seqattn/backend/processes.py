@@ -24,6 +24,15 @@ def is_first() -> bool:
     return jax.process_index() == 0
 
 
+def are_several() -> bool:
+    """Returns whether several processes compute together."""
+    if keras.backend.backend() != "jax":
+        return False
+    import jax
+
+    return jax.process_count() > 1
+
+
 def parts_of_batches() -> tuple[int, int, int]:
     """Returns how the active distribution divides each batch.
 
@@ -38,7 +47,7 @@ def from_first(make: Callable[[], Any]) -> Any:
 
     The value must be picklable. An error that `make` raises is raised in all processes.
     """
-    if not _are_several():
+    if not are_several():
         return make()
     value = error = None
     if is_first():
@@ -57,7 +66,7 @@ def whole_array(x: Any) -> np.ndarray:
 
     All processes must call this.
     """
-    if _are_several():
+    if are_several():
         x = keras.ops.convert_to_tensor(x)
         if not (x.is_fully_addressable or x.is_fully_replicated):
             from jax.experimental import multihost_utils
@@ -135,14 +144,6 @@ def _mesh_of_batches():
     return (mesh, axis) if mesh.shape[axis] > 1 else (None, None)
 
 
-def _are_several():
-    if keras.backend.backend() != "jax":
-        return False
-    import jax
-
-    return jax.process_count() > 1
-
-
 def _broadcast(data):
     """Returns the first process's bytes in all processes."""
     from jax.experimental import multihost_utils
@@ -161,7 +162,7 @@ def _broadcast(data):
 def _jax_parts():
     distribution = keras.distribution.distribution()
     if distribution is None:
-        if _are_several():
+        if are_several():
             raise ValueError(
                 "`keras.distribution.set_distribution` must be called before batches "
                 "are divided among processes, or each would train on all rows. "
