@@ -143,11 +143,7 @@ class Ensemble(keras.Model):
             initial_state(model, memory[str(i)], max_length, width, coverage)
             for i, model in enumerate(self.models)
         ]
-        state = _join_states(states)
-        if coverage:
-            state["sentence"]["mask"] = states[0]["sentence"]["mask"]
-            state["beam"]["coverage"] = _mean_coverage(states)
-        return state
+        return _join_states(states, coverage)
 
     def grow_state(self, state: State, max_length: int, index: int | Tensor) -> State:
         """Makes room in a state for more steps.
@@ -164,7 +160,7 @@ class Ensemble(keras.Model):
             model.grow_state(own, max_length, index)
             for model, own in zip(self.models, self._split(state), strict=True)
         ]
-        return _keep_common(_join_states(states), state)
+        return _join_states(states, "coverage" in state.get("beam", {}))
 
     def step(
         self,
@@ -191,9 +187,7 @@ class Ensemble(keras.Model):
             for model, own in zip(self.models, self._split(state), strict=True)
         ]
         logits, states = zip(*stepped, strict=True)
-        after = _keep_common(_join_states(states), state)
-        if "coverage" in state.get("beam", {}):
-            after["beam"]["coverage"] = _mean_coverage(states)
+        after = _join_states(states, "coverage" in state.get("beam", {}))
         return self._mean(logits), after
 
     def most_generated(self, source_length: int) -> int | None:
@@ -305,24 +299,19 @@ def _check_equal(models: list[DecodingModel], name: str) -> None:
         raise ValueError(f"`models` must have one `{name}`. Received: {received}.")
 
 
-def _join_states(states: Sequence[State]) -> State:
-    """Joins the models' states into a dict, by part and then by model number."""
+def _join_states(states: Sequence[State], coverage: bool) -> State:
+    """Joins the models' states into a dict, by part and then by model number.
+
+    For a search with `coverage` it adds what belongs to no single model: the mean
+    attention received, and the mask of the source.
+    """
     parts = dict.fromkeys(part for state in states for part in state)
-    return {
+    joined = {
         part: {str(i): state[part] for i, state in enumerate(states) if part in state}
         for part in parts
     }
-
-
-def _keep_common(joined: State, before: State) -> State:
-    """Adds to joined states what belonged to no single model in the state before."""
-    common = {
-        part: {key: x for key, x in tensors.items() if not key.isdigit()}
-        for part, tensors in before.items()
-    }
-    return {part: {**common.get(part, {}), **joined[part]} for part in joined}
-
-
-def _mean_coverage(states: Sequence[State]) -> Tensor:
-    """Computes the mean over the models of the attention received, `(B, W, S)`."""
-    return ops.mean(ops.stack([x["beam"]["coverage"] for x in states]), axis=0)
+    if coverage:
+        received = [state["beam"]["coverage"] for state in states]
+        joined["beam"]["coverage"] = ops.mean(ops.stack(received), axis=0)
+        joined["sentence"]["mask"] = states[0]["sentence"]["mask"]
+    return joined
