@@ -159,7 +159,7 @@ class Terms:
                 f"{len(too_long)} of {len(rows)} lines have phrases of the glossary "
                 "that do not fit the limit of their translation, and were left out. "
                 f"The first is lines[{first + min(too_long)}].",
-                stacklevel=3,
+                stacklevel=4,
             )
         return rows
 

@@ -287,23 +287,11 @@ class Translator(TextModel):
         terms = None
         if constraints is not None or glossary is not None:
             terms = self._terms(search, glossary)
-        model, sources = self.model, self._tokenize_with_end("lines", lines)
-        read = lines if terms is None else self._as_read(lines, sources)
+        sources, drawn = self._tokenize_with_end("lines", lines), []
         if segmentations > 1:
-            model = self._segmentation_ensemble(segmentations)
-            sources = self._draw_segmentations(
-                lines, sources, segmentations, sampling, seed
-            )
-        if prefix is None:
-            forced = forced_prefixes(self.target_tokenizer, len(lines))
-        else:
-            forced = self.target_tokenizer.tokenize(prefix)
-        rows = None
-        if terms is not None:
-            room = constraint_limits(model, sources, forced)
-            rows = terms.rows(lines, constraints, prefix, room, read)
+            drawn = self._draw_segmentations(lines, segmentations, sampling, seed)
         found = self._translate(
-            model, sources, lines, search, forced, verbose, rows=rows
+            lines, sources, search, terms, constraints, prefix, drawn, verbose
         )
         if distinct:
             found = [[*distinct_texts(pairs).items()][:wanted] for pairs in found]
@@ -323,8 +311,8 @@ class Translator(TextModel):
             ensemble = self._ensembles[count] = SegmentationEnsemble(self.model, count)
         return ensemble
 
-    def _draw_segmentations(self, lines, sources, count, sampling, seed):
-        """Returns `count` segmentations of each line: `sources`, and drawn ones."""
+    def _draw_segmentations(self, lines, count, sampling, seed):
+        """Draws all but one of `count` segmentations of the lines, a list of each."""
         try:
             self.source_tokenizer.tokenize([], sampling=sampling, seed=seed)
         except (TypeError, ValueError) as error:  # It may not take the arguments.
@@ -332,14 +320,12 @@ class Translator(TextModel):
                 "`segmentations` must be 1 where the source's tokenizer cannot draw "
                 f"any. Received: segmentations={count!r}. {error}"
             ) from error
-        drawn = [
+        return [
             self._tokenize_with_end(
                 "lines", lines, sampling=sampling, seed=seed + number
             )
             for number in range(count - 1)
         ]
-        rows = zip(sources, *drawn, strict=True)
-        return [interleave(row, self.model.pad_id) for row in rows]
 
     def _as_read(self, lines, sources):
         """Returns lines without what `max_source_length` cut off their tokens."""
@@ -350,22 +336,42 @@ class Translator(TextModel):
         return [parts.get(i, line) for i, line in enumerate(lines)]
 
     def _translate(
-        self, model, sources, lines, search, forced, verbose, first=0, rows=None
+        self,
+        lines,
+        sources,
+        search,
+        terms,
+        constraints=None,
+        prefix=None,
+        drawn=(),
+        verbose=False,
+        first=0,
     ):
-        """Translates sources that are tokenized for `model`, as `translate` does.
+        """Translates lines that are checked, as `translate` does.
 
-        `sources` has the token ids of each line, `forced` the first ones of its
-        translation, and `rows` its constraints; either of these is None without any.
+        `sources` has the token ids of each, and `drawn` those of each further
+        segmentation. `terms` is None if there are neither `constraints` nor a glossary.
         `first` is the number of the first line among all that the caller passed.
         """
-        if rows is None:
-            rows = [[]] * len(lines)
+        model, inputs = self.model, sources
+        if drawn:
+            model = self._segmentation_ensemble(1 + len(drawn))
+            rows = zip(sources, *drawn, strict=True)
+            inputs = [interleave(row, model.pad_id) for row in rows]
+        if prefix is None:
+            forced = forced_prefixes(self.target_tokenizer, len(lines))
         else:
+            forced = self.target_tokenizer.tokenize(prefix)
+        rows = [[]] * len(lines)
+        if terms is not None:
+            room = constraint_limits(model, inputs, forced)
+            read = self._as_read(lines, sources)
+            rows = terms.rows(lines, constraints, prefix, room, read, first)
             # Lines without constraints get beams too: a call searches all lines alike.
             search = with_beams(search)
         filled = [index for index, line in enumerate(lines) if line.strip()]
         options = {"prefixes": forced, "first": first}
-        decoded = self._decode(model, sources, search, filled, rows, options)
+        decoded = self._decode(model, inputs, search, filled, rows, options)
         texts = ranked_texts(decoded, self.target_tokenizer, len(filled), verbose)
         unmet = [i for i in filled if rows[i] and texts[i][0][1] == -math.inf]
         if unmet:
@@ -433,22 +439,7 @@ class Translator(TextModel):
         while block := list(itertools.islice(lines, LINES_IN_A_BLOCK)):
             block = _checked_lines("lines", block, first=first)
             sources = self._tokenize_with_end("lines", block, first)
-            forced = forced_prefixes(self.target_tokenizer, len(block))
-            rows = None
-            if terms is not None:
-                room = constraint_limits(self.model, sources, forced)
-                read = self._as_read(block, sources)
-                rows = terms.rows(block, room=room, read=read, first=first)
-            found = self._translate(
-                self.model,
-                sources,
-                block,
-                search,
-                forced,
-                verbose=False,
-                first=first,
-                rows=rows,
-            )
+            found = self._translate(block, sources, search, terms, first=first)
             progress.add(len(block))
             yield from (best[0][0] for best in found)
             first += len(block)
