@@ -193,15 +193,14 @@ def checked_constraints(
 def check_lengths(
     rows: Sequence[Row],
     limits: Sequence[int],
-    forced: Sequence[int] | None = None,
-    first: int = 0,
+    forced: Iterable[int],
+    first: int,
 ) -> None:
     """Raises an error where the constraints of a sentence do not fit in its limit.
 
-    A limit includes the sentence's `forced` first tokens and its end. `first` is the
-    number of the first sentence, for the error message.
+    A limit includes the sentence's `forced` first tokens, given as their number, and
+    its end. `first` is the number of the first sentence, for the error message.
     """
-    forced = [0] * len(rows) if forced is None else forced
     given = zip(rows, limits, forced, strict=True)
     for number, (row, limit, before) in enumerate(given, first):
         count, most = count_tokens(row), max(0, int(limit) - 1 - before)

@@ -115,7 +115,7 @@ def check_prefix_lengths(
     `numbers` are the sentences' numbers, for the error message.
     """
     for number, prefix, limit in zip(numbers, prefixes, limits, strict=True):
-        if (length := len(prefix)) > limit:
+        if (length := len(prefix)) > max(0, limit):
             raise ValueError(
                 f"`prefix[{number}]` must have at most {limit} tokens, as many as are "
                 "generated for its sentence. "

@@ -251,16 +251,15 @@ def decode_lists(
     """
     method = checked_search("search", search)
     chosen = range(len(lists)) if chosen is None else chosen
+    prefixes = [()] * len(lists) if prefixes is None else prefixes
     seeds = sequence_seeds(first + np.arange(len(lists)), method)
     can_start_late = {"start", "grow"} <= abilities(model)
     plan = make_plan(len(chosen), method.width, can_start_late)
     limits = _limits(model, lists, max_length)
-    if prefixes is not None:
-        given = ([x[i] for i in chosen] for x in (prefixes, limits))
-        check_prefix_lengths(*given, [first + i for i in chosen])
+    given = ([x[i] for i in chosen] for x in (prefixes, limits))
+    check_prefix_lengths(*given, [first + i for i in chosen])
     if constraints is not None:
-        forced = None if prefixes is None else [*map(len, prefixes)]
-        check_lengths(constraints, limits, forced, first)
+        check_lengths(constraints, limits, map(len, prefixes), first)
         table = table_size(constraints)
     lengths = {
         index: padded_length(model, len(lists[index]), plan.continuous)
@@ -274,7 +273,7 @@ def decode_lists(
         batch: list[int], length: int, to_the_end: bool = True
     ) -> tuple[list[int], Hypotheses, list[int]]:
         some = [lists[index] for index in batch]
-        prefix = None if prefixes is None else [prefixes[index] for index in batch]
+        prefix = [prefixes[index] for index in batch]
         tables = ()
         if constraints is not None:
             rows = [constraints[index] for index in batch]
@@ -327,7 +326,7 @@ def prepare_one(
     length = padded_length(model, len(ids))
     limits = _limits(model, [ids], max_length)
     seeds = sequence_seeds(np.arange(1), search)
-    sentences = _sentences(model, [ids], length, limits, seeds)
+    sentences = _sentences(model, [ids], length, limits, seeds, prefixes=[()])
     options = _program_options(model, search, make_plan(1).size, sentences, max_length)
     return sentences.fill(options.size), options
 
@@ -338,12 +337,12 @@ def _sentences(
     length: int,
     limits: np.ndarray,
     seeds: np.ndarray,
-    prefixes: Sequence[Sequence[int]] | None = None,
+    prefixes: Sequence[Sequence[int]],
     constraints: Constraints | tuple[()] = (),
 ) -> Sentences:
     """Makes the `Sentences` of lists of token ids, which are padded to a length."""
     prefix = np.zeros((len(lists), 0), "int32")
-    if prefixes is not None and any(map(len, prefixes)):
+    if any(map(len, prefixes)):
         prefix = pad_lists(prefixes, model.pad_id)
         width = padded_length(model, prefix.shape[1])
         prefix = pad_to_length(prefix, width, model.pad_id)
@@ -421,15 +420,14 @@ def token_limit(model: Any, source_length: int, max_length: int | None = None) -
 def constraint_limits(
     model: Any,
     sources: Sequence[Sequence[int]],
-    forced: Sequence[Sequence[int]] | None,
+    forced: Sequence[Sequence[int]],
 ) -> list[int]:
     """Returns how many tokens the constraints of each sentence may have together.
 
     They do not include the sentence's `forced` first tokens and its end.
     """
-    before = [0] * len(sources) if forced is None else map(len, forced)
     limits = _limits(model, sources, None)
-    return [int(limit) - 1 - n for limit, n in zip(limits, before, strict=True)]
+    return [int(limit) - 1 - len(x) for limit, x in zip(limits, forced, strict=True)]
 
 
 def source_limit(model: Any) -> int:
@@ -437,13 +435,12 @@ def source_limit(model: Any) -> int:
     return length_limit(model) or MOST_TOKENS
 
 
-def forced_prefixes(tokenizer: Any, count: int) -> list[list[int]] | None:
-    """Returns the forced first tokens of each of `count` translations, or None.
+def forced_prefixes(tokenizer: Any, count: int) -> list[list[int]]:
+    """Returns the forced first tokens of each of `count` translations.
 
-    They are the tokenizer's `prefix_ids`, such as the token of a language.
+    They are the tokenizer's `prefix_ids`, such as the token of a language, if any.
     """
-    first = getattr(tokenizer, "prefix_ids", ())
-    return [list(first)] * count if first else None
+    return [list(getattr(tokenizer, "prefix_ids", ()))] * count
 
 
 def check_coverage(model: Any, search: Search) -> None:
