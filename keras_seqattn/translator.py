@@ -22,7 +22,7 @@ from keras_seqattn.annotations import (
 )
 from keras_seqattn.decoding.beam import with_beams, with_hypotheses
 from keras_seqattn.decoding.constrained import with_constraints
-from keras_seqattn.decoding.methods import Search, checked_search, without_scores
+from keras_seqattn.decoding.methods import Search, without_scores
 from keras_seqattn.decoding.protocol import default_max_length, length_limit
 from keras_seqattn.decoding.quality import (
     CorpusMetric,
@@ -505,9 +505,8 @@ class Translator(TextModel):
             ImportError: If `utility` is "chrf" or "bleu", and sacreBLEU, of the extra
                 `score`, is not installed.
         """
-        lines = _checked_lines("lines", lines)
-        default = decoding.Sample(min_p=0.02, seed=0)
-        search = checked_search("search", default if search is None else search)
+        if search is None:
+            search = decoding.Sample(min_p=0.02, seed=0)
         arguments.positive_integer("num_candidates", num_candidates)
         sentence_utility(utility)
         found = self.translate(lines, search, num_candidates, verbose=verbose)
