@@ -110,9 +110,7 @@ def make_plan(count: int, width: int = 1, supports_late_start: bool = False) -> 
     else:
         fewest = most = BATCH_SIZES[-1]
     share = min(max(-(-count // threads), fewest), most)
-    size = next(size for size in BATCH_SIZES if size >= min(count, share))
-    if size * width < compile.fewest_rows():
-        size = compile.fewest_rows()
+    size = static.rounded_size(min(count, share), width)
     some_would_wait = count > threads * most
     return Plan(size, supports_late_start and threads > 1 and some_would_wait, width)
 

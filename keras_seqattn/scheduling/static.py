@@ -255,12 +255,16 @@ def num_rows(count: int, length: int, most: int, width: int = 1) -> int:
         >>> [num_rows(5, length, most=64) for length in (128, 256)]
         [64, 8]
     """
-    if length <= LONG_SOURCE:
-        return most
+    return most if length <= LONG_SOURCE else min(most, rounded_size(count, width))
+
+
+def rounded_size(count: int, width: int) -> int:
+    """Returns the fewest rows, of `width` beams each, that programs have for `count`.
+
+    It is the smallest of `BATCH_SIZES` that is large enough, or 2.
+    """
     size = next(size for size in BATCH_SIZES if size >= count)
-    if size * width < compile.fewest_rows():
-        size = compile.fewest_rows()
-    return min(most, size)
+    return size if size * width >= compile.fewest_rows() else compile.fewest_rows()
 
 
 def in_batches(items: Any, size: int = BATCH_SIZES[-1]) -> Iterator[Any]:
