@@ -12,7 +12,6 @@ length, N hypotheses.
 
 import collections.abc
 import dataclasses
-import functools
 from typing import Any, NamedTuple, Self
 
 import keras
@@ -164,8 +163,7 @@ class Search:
         """
         if not self.stop_ids:
             return token
-        stops = [token == stop_id for stop_id in self.stop_ids]
-        stops = functools.reduce(ops.logical_or, stops)
+        stops = processors.is_one_of(token, self.stop_ids)
         if prefix.shape[1]:
             forced = processors.count_forced(prefix, tokens.pad_id)
             ones = [1] * (len(token.shape) - 1)

@@ -7,6 +7,7 @@ largest values, fast on a CPU.
 Shapes: B sentences, W beams, V vocabulary, L generated length, P prefix length.
 """
 
+import functools
 from collections.abc import Sequence
 
 import numpy as np
@@ -45,10 +46,12 @@ def forbid(log_probs: Tensor, ids: Sequence[int]) -> Tensor:
     if not ids:
         return log_probs
     every = ops.arange(log_probs.shape[-1], dtype="int32")
-    forbidden = every == ids[0]
-    for token_id in ids[1:]:
-        forbidden = ops.logical_or(forbidden, every == token_id)
-    return ops.where(forbidden, FORBIDDEN, log_probs)
+    return ops.where(is_one_of(every, ids), FORBIDDEN, log_probs)
+
+
+def is_one_of(token_ids: Tensor, ids: Sequence[int]) -> Tensor:
+    """Marks the tokens that are among `ids`, at least one."""
+    return functools.reduce(ops.logical_or, [token_ids == one for one in ids])
 
 
 def add_biases(log_probs: Tensor, biases: Sequence[tuple[int, float]]) -> Tensor:
