@@ -4,6 +4,7 @@ sacreBLEU is imported when it is first needed.
 """
 
 from collections.abc import Callable
+from types import ModuleType
 from typing import Any, Literal, TypeAlias
 
 from keras_seqattn import arguments
@@ -24,9 +25,7 @@ def sentence_utility(utility: Any) -> Callable[[str, str], float]:
     """
     if callable(utility):
         return utility
-    _check_name("utility", utility)
-    sacrebleu = arguments.package("sacrebleu", "score")
-
+    sacrebleu = _package_of("utility", utility)
     # A sentence of fewer than four words has no four-grams to count.
     bleu = utility == "bleu"
     metric = sacrebleu.BLEU(effective_order=True) if bleu else sacrebleu.CHRF()
@@ -40,13 +39,13 @@ def corpus_metric(metric: Any) -> Callable[[list[str], list[str]], float]:
     """
     if callable(metric):
         return metric
-    _check_name("metric", metric)
-    sacrebleu = arguments.package("sacrebleu", "score")
-
+    sacrebleu = _package_of("metric", metric)
     score = {"bleu": sacrebleu.corpus_bleu, "chrf": sacrebleu.corpus_chrf}[metric]
     return lambda texts, references: score(texts, [references]).score
 
 
-def _check_name(argument: str, metric: Any) -> None:
+def _package_of(argument: str, metric: Any) -> ModuleType:
+    """Imports sacreBLEU if `metric` is one of its names."""
     if not isinstance(metric, str) or metric not in METRICS:
         arguments.refuse(argument, metric, f"one of {METRICS} or a function")
+    return arguments.package("sacrebleu", "score")
