@@ -287,7 +287,7 @@ class Translator(TextModel):
         terms = None
         if constraints is not None or glossary is not None:
             terms = self._terms(search, glossary)
-        sources, drawn = self._tokenize_with_end("lines", lines), []
+        sources, drawn = self._tokenize("lines", lines), []
         if segmentations > 1:
             drawn = self._draw_segmentations(lines, segmentations, sampling, seed)
         found = self._translate(
@@ -321,9 +321,7 @@ class Translator(TextModel):
                 f"any. Received: segmentations={count!r}. {error}"
             ) from error
         return [
-            self._tokenize_with_end(
-                "lines", lines, sampling=sampling, seed=seed + number
-            )
+            self._tokenize("lines", lines, sampling=sampling, seed=seed + number)
             for number in range(count - 1)
         ]
 
@@ -438,7 +436,7 @@ class Translator(TextModel):
         first = 0
         while block := list(itertools.islice(lines, LINES_IN_A_BLOCK)):
             block = _checked_lines("lines", block, first=first)
-            sources = self._tokenize_with_end("lines", block, first)
+            sources = self._tokenize("lines", block, first)
             found = self._translate(block, sources, search, terms, first=first)
             progress.add(len(block))
             yield from (best[0][0] for best in found)
@@ -467,8 +465,8 @@ class Translator(TextModel):
         sources = _checked_lines("sources", sources)
         targets = _checked_lines("targets", targets, sources=sources)
         arguments.boolean("verbose", verbose)
-        source_ids = self._tokenize_with_end("sources", sources)
-        target_ids = self._tokenize_with_end("targets", targets)
+        source_ids = self._tokenize("sources", sources)
+        target_ids = self._tokenize("targets", targets)
         progress = keras.utils.Progbar(len(sources), verbose=verbose, unit_name="pair")
         return score_lists(
             self.model,
@@ -594,9 +592,7 @@ class Translator(TextModel):
         arguments.choice("kind", kind, kinds)
         arguments.text("source", source)
         arguments.text("target", target, optional=True)
-        (source_ids,) = self._tokenize_with_end(
-            "source", _checked_lines("source", [source])
-        )
+        (source_ids,) = self._tokenize("source", _checked_lines("source", [source]))
         inputs = np.array([source_ids], "int32")
         if target is None and not source.strip():
             target_ids = []  # An empty line is not searched.
@@ -609,7 +605,8 @@ class Translator(TextModel):
             limit = length_limit(self.model)
             target_ids = found.sequence(0)[: None if limit is None else limit - 1]
         else:
-            (target_ids,) = self._tokenize("target", _checked_lines("target", [target]))
+            (ended,) = self._tokenize("target", _checked_lines("target", [target]))
+            target_ids = ended[:-1]
         read = np.array([[self.model.start_id, *target_ids]], "int32")
         # To few lengths, since JAX compiles each operation anew for a shape.
         padded = (
@@ -681,17 +678,12 @@ class Translator(TextModel):
 
         export_translator(self, path, format, **options)
 
-    def _tokenize_with_end(self, name, lines, first=0, **drawing):
-        """Tokenizes lines as in training, with the end token after each."""
-        found = self._tokenize(name, lines, first, **drawing)
-        return [[*ids, self.model.end_id] for ids in found]
-
     def _tokenize(self, name, lines, first=0, **drawing):
-        """Tokenizes lines, and cuts those that with an end token would be too long.
+        """Tokenizes lines as in training, and cuts those that are too long.
 
-        `name`, the argument's, tells whether the lines are sources. `first` is the
-        number of the first line among all that the caller passed. `drawing` holds the
-        arguments by which `tokenize` draws segmentations.
+        The end token comes after each. `name`, the argument's, tells whether the lines
+        are sources. `first` is the number of the first line among all that the caller
+        passed. `drawing` holds the arguments by which `tokenize` draws segmentations.
         """
         limit = self.max_source_length
         own_limit = length_limit(self.model)
@@ -705,16 +697,14 @@ class Translator(TextModel):
             what = f"the model's max_length={limit} tokens"
         token_ids = tokenizer.tokenize(lines, **drawing)
         too_long = [index for index, ids in enumerate(token_ids) if len(ids) >= limit]
-        for index in too_long:
-            token_ids[index] = token_ids[index][: limit - 1]
         if too_long:
             warnings.warn(
                 f"{len(too_long)} of {len(token_ids)} lines are longer than {what}, "
                 "the end's included, and were cut there. "
                 f"The first is {name}[{first + too_long[0]}].",
-                stacklevel=4,
+                stacklevel=3,
             )
-        return token_ids
+        return [[*ids[: limit - 1], self.model.end_id] for ids in token_ids]
 
 
 def _checked_lines(name, given, first=0, **partner):
