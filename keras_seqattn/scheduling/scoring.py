@@ -63,18 +63,10 @@ def scored(
     if inputs is not None and len(inputs) == 1:
         wanted += "; `TextGenerator.score` scores a language model's texts"
         arguments.refuse("model", model, wanted)
-    source_ids = checked_ids(
-        "source_ids",
-        source_ids,
-        getattr(model, "source_vocabulary_size", None),
-        model.pad_id,
-    )
-    target_ids = checked_ids(
-        "target_ids",
-        target_ids,
-        getattr(model, "target_vocabulary_size", None),
-        model.pad_id,
-    )
+    size = getattr(model, "source_vocabulary_size", None)
+    source_ids = checked_ids("source_ids", source_ids, size, model.pad_id)
+    size = getattr(model, "target_vocabulary_size", None)
+    target_ids = checked_ids("target_ids", target_ids, size, model.pad_id)
     if len(source_ids) != len(target_ids):
         raise ValueError(
             f"`target_ids` must have {len(source_ids)} rows, as many as `source_ids`. "
