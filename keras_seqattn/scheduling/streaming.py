@@ -6,10 +6,8 @@ Two compiled programs: one reads the prompt, one takes a step of the search's lo
 from collections.abc import Iterator
 from typing import Any
 
-import numpy as np
 from keras import ops
 
-from keras_seqattn.annotations import Tensor
 from keras_seqattn.decoding import loop
 from keras_seqattn.decoding.methods import Search
 from keras_seqattn.scheduling.generation import prepare_one
@@ -30,11 +28,12 @@ def stream_tokens(
     is_finished = False
     while not is_finished:
         state = compiled(model, _take_step, options)(state)
-        token = int(_first(state.search_state.token)[0])
+        found = state.search_state
+        token = int(ops.convert_to_numpy(found.token)[0, 0])
         if token in (model.end_id, model.pad_id):
             return
         yield token
-        is_finished = bool(_first(state.search_state.finished))
+        is_finished = ops.convert_to_numpy(found.finished)[0]
 
 
 def _read_prompt(
@@ -48,8 +47,3 @@ def _take_step(
     model: Any, options: ProgramOptions, state: loop.LoopState
 ) -> loop.LoopState:
     return loop.take_step(options.method, model.step, state, options.tokens)
-
-
-def _first(x: Tensor) -> np.ndarray:
-    """Returns the first row of a tensor as an array."""
-    return ops.convert_to_numpy(x)[0]
