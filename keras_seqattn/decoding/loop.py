@@ -14,14 +14,14 @@ Shapes: B sentences, W beams, V vocabulary, S source length, P prefix length.
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import keras
 import numpy as np
 from keras import ops
 
 from keras_seqattn import arguments
-from keras_seqattn.annotations import Tensor
+from keras_seqattn.annotations import State, Tensor
 from keras_seqattn.backend import compile
 from keras_seqattn.decoding.beam_state import BeamState
 from keras_seqattn.decoding.hypotheses import Hypotheses, SpecialTokens, hypotheses
@@ -35,6 +35,9 @@ from keras_seqattn.decoding.methods import (
 from keras_seqattn.decoding.processors import gather, log_softmax
 from keras_seqattn.decoding.protocol import check_leaves, check_step
 
+# What a method carries from step to step.
+SearchState: TypeAlias = GreedyState | BeamState
+
 
 class LoopState(NamedTuple):
     """A search between two steps."""
@@ -42,20 +45,18 @@ class LoopState(NamedTuple):
     num_steps: Tensor  # int32 scalar: number of steps taken
     # The model's: {"beam": tensors (B, W, ...), which are reordered; "sentence":
     # (B, ...)}, and under "shared", if present, tensors that belong to no sentence.
-    model_state: dict[str, Any]
-    search_state: GreedyState | BeamState
+    model_state: State
+    search_state: SearchState
 
 
-def first_loop_state(
-    model_state: dict[str, Any], search_state: GreedyState | BeamState
-) -> LoopState:
+def first_loop_state(model_state: State, search_state: SearchState) -> LoopState:
     """Makes the state before the first step."""
     return LoopState(ops.convert_to_tensor(0, "int32"), model_state, search_state)
 
 
 def take_step(
     method: Search,
-    step: Callable[..., tuple[Tensor, dict[str, Any]]],
+    step: Callable[..., tuple[Tensor, State]],
     state: LoopState,
     tokens: SpecialTokens,
     start: Tensor | None = None,
@@ -83,7 +84,7 @@ def take_step(
 
 def run(
     method: Search,
-    step: Callable[..., tuple[Tensor, dict[str, Any]]],
+    step: Callable[..., tuple[Tensor, State]],
     state: LoopState,
     tokens: SpecialTokens,
     stop_at: int = 0,
@@ -109,7 +110,7 @@ def run(
     return ops.while_loop(goes_on, body, (state,))[0]
 
 
-def count_unfinished(search_state: GreedyState | BeamState) -> Tensor:
+def count_unfinished(search_state: SearchState) -> Tensor:
     """Counts the sentences that are not finished, an int32 scalar."""
     return ops.sum(ops.cast(ops.logical_not(search_state.finished), "int32"))
 
@@ -127,7 +128,7 @@ def take_sentences(state: LoopState, rows: Tensor) -> LoopState:
     return LoopState(state.num_steps, model_state, take(state.search_state))
 
 
-def _coverage(model_state: dict[str, Any]) -> Tensor:
+def _coverage(model_state: State) -> Tensor:
     """Computes sum over the source of log(min(attention received, 1)), `(B, W)`."""
     received = ops.log(ops.clip(model_state["beam"]["coverage"], 1e-9, 1.0))
     real = model_state["sentence"]["mask"][:, None]

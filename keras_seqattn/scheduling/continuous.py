@@ -30,12 +30,10 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_seqattn.annotations import Tensor
+from keras_seqattn.annotations import State, Tensor
 from keras_seqattn.backend import compile
 from keras_seqattn.decoding import loop
-from keras_seqattn.decoding.beam_state import BeamState
 from keras_seqattn.decoding.hypotheses import Hypotheses
-from keras_seqattn.decoding.methods import GreedyState
 from keras_seqattn.scheduling.programs import compiled
 from keras_seqattn.scheduling.static import (
     ProgramOptions,
@@ -77,7 +75,7 @@ class ContinuousState(NamedTuple):
     next: Tensor  # int32 scalar: number of the sentence that begins next
     # The search's state of each of the Q sentences: before its first step for one that
     # waits, at its end for one that has left its row.
-    results: GreedyState | BeamState
+    results: loop.SearchState
 
 
 def most_sentences(length: int) -> int:
@@ -90,7 +88,7 @@ def search_continuously(
     options: ProgramOptions,
     sentences: Sentences,
     to_the_end: bool = True,
-) -> GreedyState | BeamState:
+) -> loop.SearchState:
     """Searches at most Q sentences in the rows of one program.
 
     Unless `to_the_end`, sentences that the program leaves unfinished stay so. Returns
@@ -177,7 +175,7 @@ def _search_in_rows(
     return state._replace(running=state.running._replace(model_state={}))
 
 
-def _load(state: ContinuousState, new: dict[str, Any]) -> ContinuousState:
+def _load(state: ContinuousState, new: State) -> ContinuousState:
     """Saves the result of the first free row, and begins the next sentence there.
 
     `new` is the model's state of the next sentence, `(1, ...)`.
@@ -216,7 +214,7 @@ def _mark_overflow(state: ContinuousState, is_full: Tensor) -> ContinuousState:
 
 def _encode_all(
     model: Any, options: ProgramOptions, source_ids: Tensor, count: Tensor
-) -> tuple[dict[str, Any], dict[str, Any]]:
+) -> tuple[State, State]:
     """Encodes the first `count` of the Q sentences, block by block.
 
     Returns the model's state of each for one step, and the state that belongs to no
@@ -227,7 +225,7 @@ def _encode_all(
 
     # If the last block reaches beyond the end, `slice` and `slice_update` both begin
     # earlier by as much, so that it repeats sentences of the block before.
-    def encode_block(row: Tensor) -> tuple[dict[str, Any], dict[str, Any]]:
+    def encode_block(row: Tensor) -> tuple[State, State]:
         some = ops.slice(source_ids, (row, 0), (block, length))
         # A waiting sentence needs no cache: `load` makes it.
         parts = dict(first_model_state(model, options.method, some, capacity=1))

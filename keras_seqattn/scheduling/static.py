@@ -22,13 +22,12 @@ from typing import Any, NamedTuple
 import keras
 import numpy as np
 
-from keras_seqattn.annotations import Tensor
+from keras_seqattn.annotations import State, Tensor
 from keras_seqattn.backend import compile
 from keras_seqattn.decoding import loop
-from keras_seqattn.decoding.beam_state import BeamState
 from keras_seqattn.decoding.constraints import Constraints
 from keras_seqattn.decoding.hypotheses import Hypotheses, SpecialTokens
-from keras_seqattn.decoding.methods import GreedyState, Search
+from keras_seqattn.decoding.methods import Search
 from keras_seqattn.decoding.protocol import initial_state, length_limit
 from keras_seqattn.scheduling.programs import compiled
 from keras_seqattn.scheduling.threads import in_threads
@@ -92,7 +91,7 @@ class ProgramOptions(NamedTuple):
 
 def search_batch(
     model: Any, options: ProgramOptions, sentences: Sentences, to_the_end: bool = True
-) -> GreedyState | BeamState:
+) -> loop.SearchState:
     """Searches at most `options.size` sentences, all begun at once.
 
     Unless `to_the_end`, sentences that the program leaves unfinished stay so. Returns
@@ -109,7 +108,7 @@ def search_batch(
 
 def finish(
     model: Any, options: ProgramOptions, state: loop.LoopState, *start: Tensor
-) -> GreedyState | BeamState:
+) -> loop.SearchState:
     """Searches to their end the sentences that a program left unfinished.
 
     `start` `(B,)` are the steps at which they began, if these differ. Returns the
@@ -147,7 +146,7 @@ def begin_search(
 
 def first_search_state(
     method: Search, tokens: SpecialTokens, sentences: Sentences, capacity: int
-) -> GreedyState | BeamState:
+) -> loop.SearchState:
     """Returns the method's state before the first step, for `capacity` tokens."""
     _, limits, seeds, prefix, constraints = sentences
     state = method.begin(limits, seeds, prefix, capacity, tokens)
@@ -156,7 +155,7 @@ def first_search_state(
 
 def first_model_state(
     model: Any, method: Search, source_ids: Tensor, capacity: int
-) -> dict[str, Any]:
+) -> State:
     """Encodes sources; returns the model's state before the first step."""
     memory = model.encode(source_ids)
     coverage = method.needs_coverage
@@ -180,7 +179,7 @@ def _resume_search(
     state: loop.LoopState,
     rows: Tensor,
     start: Tensor | None = None,
-) -> GreedyState | BeamState:
+) -> loop.SearchState:
     """Searches some rows of a state to their end, with the whole capacity."""
     state = loop.take_sentences(state, rows)
     if options.first_capacity < options.capacity:
@@ -192,16 +191,14 @@ def _resume_search(
     return ended.search_state
 
 
-def to_arrays(state: GreedyState | BeamState) -> GreedyState | BeamState:
+def to_arrays(state: loop.SearchState) -> loop.SearchState:
     """Copies a state to NumPy arrays that may be written to."""
     return keras.tree.map_structure(
         lambda x: np.array(keras.ops.convert_to_numpy(x)), state
     )
 
 
-def put_rows(
-    state: GreedyState | BeamState, rows: np.ndarray, new: GreedyState | BeamState
-) -> None:
+def put_rows(state: loop.SearchState, rows: np.ndarray, new: loop.SearchState) -> None:
     """Replaces some rows of a state of NumPy arrays by the first rows of another."""
     pairs = map(keras.tree.flatten, (state, new))
     for x, values in zip(*pairs, strict=True):
