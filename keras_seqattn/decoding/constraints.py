@@ -17,7 +17,7 @@ import numpy as np
 
 from keras_seqattn import arguments
 from keras_seqattn.annotations import Tensor
-from keras_seqattn.decoding.hypotheses import SpecialTokens
+from keras_seqattn.decoding.hypotheses import SpecialTokens, next_power
 
 # Stands for a phrase that cannot be relied on: more tokens than any limit has.
 NEVER = 2**20
@@ -75,11 +75,7 @@ def table_size(rows: Iterable[Row]) -> Size:
         max((len(phrase.ids) for phrase in phrases), default=0),
         max((len(_tokens(row)) for row in rows), default=0),
     )
-    return Size(*map(_power, most, (1, 2, 4, 8)))
-
-
-def _power(number: int, least: int) -> int:
-    return max(least, 1 << max(number - 1, 0).bit_length())
+    return Size(*map(next_power, most, (1, 2, 4, 8)))
 
 
 def _tokens(row: Row) -> list[int]:

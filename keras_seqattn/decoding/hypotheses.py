@@ -123,3 +123,11 @@ def pad_lists(lists: Sequence[Any], pad_id: int, dtype: str = "int32") -> np.nda
     for row, ids in zip(token_ids, lists, strict=True):
         row[: len(ids)] = ids
     return token_ids
+
+
+def next_power(number: int, least: int) -> int:
+    """Returns the smallest power of 2 that is not below a number or `least`, a power.
+
+    Lengths are padded to such sizes, so that few programs are compiled.
+    """
+    return max(least, 1 << max(number - 1, 0).bit_length())

@@ -26,7 +26,7 @@ from keras_seqattn.annotations import State, Tensor
 from keras_seqattn.backend import compile
 from keras_seqattn.decoding import loop
 from keras_seqattn.decoding.constraints import Constraints
-from keras_seqattn.decoding.hypotheses import Hypotheses, SpecialTokens
+from keras_seqattn.decoding.hypotheses import Hypotheses, SpecialTokens, next_power
 from keras_seqattn.decoding.methods import Search
 from keras_seqattn.decoding.protocol import initial_state, length_limit
 from keras_seqattn.scheduling.programs import compiled
@@ -288,9 +288,7 @@ def padded_length(model: Any, length: int, continuous: bool = False) -> int:
 
     `continuous` also allows three quarters of each power of 2, for waiting sentences.
     """
-    power = SHORTEST
-    while power < length:
-        power *= 2
+    power = next_power(length, SHORTEST)
     if continuous and SHORTEST < power and length <= power * 3 // 4:
         power = power * 3 // 4
     return max(length, min(power, length_limit(model) or power))
