@@ -21,7 +21,7 @@ from keras import ops
 
 from keras_seqattn import arguments
 from keras_seqattn.annotations import Tensor
-from keras_seqattn.decoding.beam_state import BeamState, Candidates, join
+from keras_seqattn.decoding.beam_state import BeamState, Candidates, Step, join
 from keras_seqattn.decoding.groups import advance_groups
 from keras_seqattn.decoding.hypotheses import SpecialTokens, best_first
 from keras_seqattn.decoding.methods import (
@@ -224,11 +224,13 @@ class BeamSearch(Search):
         log_probs, choice_log_probs = self.process(
             log_probs, state.token_ids, index, tokens, state.prefix
         )
-        given = (state, log_probs, choice_log_probs, index, tokens, coverage)
+        forced = count_forced(state.prefix, tokens.pad_id)
+        forced = ops.cast(forced, "float32")[:, None]
+        step = Step(log_probs, choice_log_probs, index, tokens, forced, coverage)
         if self.num_groups == 1:
-            new, parents = self.advance_beams(*given)
+            new, parents = self.advance_beams(state, step)
         else:
-            new, parents = advance_groups(self, *given)
+            new, parents = advance_groups(self, state, step)
 
         def kept_if_finished(before: Tensor, after: Tensor) -> Tensor:
             ones = [1] * (len(before.shape) - 1)
@@ -238,95 +240,71 @@ class BeamSearch(Search):
         return keras.tree.map_structure(kept_if_finished, state, new), parents
 
     def advance_beams(
-        self,
-        state: BeamState,
-        log_probs: Tensor,
-        choice_log_probs: Tensor,
-        index: Tensor,
-        tokens: SpecialTokens,
-        coverage: Tensor | None,
-        avoided: Tensor | None = None,
+        self, state: BeamState, step: Step, avoided: Tensor | None = None
     ) -> tuple[BeamState, Tensor]:
         """Takes one step of all beams, or of one group of them.
 
         Args:
             state: The state before.
-            log_probs: Float32 tensor `(B, W, V)`, the model's own.
-            choice_log_probs: Float32 tensor `(B, W, V)`, the values to choose by.
-            index: The position.
-            tokens: The `SpecialTokens`.
-            coverage: Float tensor `(B, W)` or None.
+            step: What the step reads.
             avoided: Float tensor `(B, V)` that is subtracted only for the choice, or
                 None.
 
         Returns:
             The new state, and the beams that the new beams continue.
         """
-        forced = count_forced(state.prefix, tokens.pad_id)
-        forced = ops.cast(forced, "float32")[:, None]
         if avoided is not None:
-            choice_log_probs = choice_log_probs - avoided[:, None]
-        candidates = self._candidates(state, log_probs, choice_log_probs, index, tokens)
+            lower = step.choice_log_probs - avoided[:, None]
+            step = step._replace(choice_log_probs=lower)
+        candidates = self._candidates(state, step)
         if avoided is not None:
             # It affects which candidates are chosen, but not how they are ranked.
             added = ops.take_along_axis(avoided, candidates.token, axis=1)
             candidates = candidates._replace(ranking=candidates.ranking + added)
-        ends = ops.equal(candidates.token, tokens.end_id)  # (B, C)
-        new = self._add_ended(state, candidates, ends, index, forced, coverage)
-        new, parents = self._choose_live(new, candidates, ends, index)
-        return new._replace(finished=self._find_finished(new, index, forced)), parents
+        ends = ops.equal(candidates.token, step.tokens.end_id)  # (B, C)
+        new = self._add_ended(state, candidates, ends, step)
+        new, parents = self._choose_live(new, candidates, ends, step.index)
+        return new._replace(finished=self._find_finished(new, step)), parents
 
-    def _candidates(
-        self,
-        state: BeamState,
-        log_probs: Tensor,
-        choice_log_probs: Tensor,
-        index: Tensor,
-        tokens: SpecialTokens,
-    ) -> Candidates:
+    def _candidates(self, state: BeamState, step: Step) -> Candidates:
         """Finds enough of the best continuations that W of them do not end."""
-        batch_size, _, vocabulary_size = log_probs.shape
-        ranking = state.ranking[..., None] + choice_log_probs  # (B, W, V)
+        batch_size, _, vocabulary_size = step.log_probs.shape
+        ranking = state.ranking[..., None] + step.choice_log_probs  # (B, W, V)
         # At most (1 + len(stop_ids)) W continuations end, so W more are enough.
         count = min(2 + len(self.stop_ids), vocabulary_size) * self.width
         ranking, indices = best_of_all(ranking, count)  # (B, C)
         # If all continuations are forbidden, the best beam ends.
         is_stuck = ops.logical_not(is_allowed(ranking[:, :1]))
         must_end = ops.logical_and(is_stuck, ops.arange(count) == 0)
-        last = state.ranking[:, :1] + log_probs[:, 0, tokens.end_id, None]
+        end_id = step.tokens.end_id
+        last = state.ranking[:, :1] + step.log_probs[:, 0, end_id, None]
         ranking = ops.where(must_end, last, ranking)
-        indices = ops.where(must_end, tokens.end_id, indices)
+        indices = ops.where(must_end, end_id, indices)
         parents, token = indices // vocabulary_size, indices % vocabulary_size
-        added = gather(ops.reshape(log_probs, (batch_size, -1)), indices)
+        added = gather(ops.reshape(step.log_probs, (batch_size, -1)), indices)
         return Candidates(
             ranking=ranking,
             log_probs=gather(state.log_probs, parents) + added,
             parents=parents,
-            token=self.replace_stop_ids(token, tokens, state.prefix, index),
+            token=self.replace_stop_ids(token, step.tokens, state.prefix, step.index),
         )
 
     def _add_ended(
-        self,
-        state: BeamState,
-        candidates: Candidates,
-        ends: Tensor,
-        index: Tensor,
-        forced: Tensor,
-        coverage: Tensor | None,
+        self, state: BeamState, candidates: Candidates, ends: Tensor, step: Step
     ) -> BeamState:
         """Merges those of the first W candidates that end into the hypotheses.
 
-        At the length limit all of them end. `ends` `(B, C)` marks the end token,
-        `forced` `(B, 1)` counts the forced tokens, and `coverage` is `(B, W)`.
+        At the length limit all of them end. `ends` `(B, C)` marks the end token.
         """
+        index = step.index
         first = keras.tree.map_structure(lambda x: x[:, : self.width], candidates)
         at_limit = ops.reshape(index + 1 >= state.limits, (-1, 1))
         ends = ops.logical_or(ends[:, : self.width], at_limit)
         is_new = ops.logical_and(ends, is_allowed(first.ranking))
-        penalty = self._penalty_of_unforced(index + 1, forced)
+        penalty = self._penalty_of_unforced(index + 1, step.forced)
         ranking, scores = first.ranking / penalty, first.log_probs / penalty
-        if coverage is not None:
-            covered = self.coverage_penalty * gather(coverage, first.parents)
+        if step.coverage is not None:
+            covered = self.coverage_penalty * gather(step.coverage, first.parents)
             ranking, scores = ranking + covered, scores + covered
         ranking = ops.where(is_new, ranking, FORBIDDEN)
         token_ids = gather(state.token_ids, first.parents)
@@ -369,7 +347,7 @@ class BeamSearch(Search):
         )
         return state, live.parents
 
-    def _find_finished(self, state: BeamState, index: Tensor, forced: Tensor) -> Tensor:
+    def _find_finished(self, state: BeamState, step: Step) -> Tensor:
         """Marks the sentences whose search is over.
 
         They have reached their length limit or `patience`, have no live beam, or none
@@ -378,7 +356,8 @@ class BeamSearch(Search):
         """
         worst = state.ended_ranking[:, -1]
         is_live = ops.any(is_allowed(state.ranking), axis=1)
-        over = ops.logical_or(index + 1 >= state.limits, ops.logical_not(is_live))
+        at_limit = step.index + 1 >= state.limits
+        over = ops.logical_or(at_limit, ops.logical_not(is_live))
         if self.patience is not None:
             enough = min(math.ceil(self.patience * self.width), MOST_INTEGER)
             over = ops.logical_or(over, state.num_ended[:, 0] >= enough)
@@ -386,15 +365,15 @@ class BeamSearch(Search):
             return ops.logical_or(over, is_allowed(worst))
         # A beam's log-probability can only fall, and coverage is at most 0. So the
         # log-probability over the penalty of the longest output bounds its score.
-        penalty = self._penalty_of_unforced(state.limits, forced)[:, 0]
+        penalty = self._penalty_of_unforced(state.limits, step.forced)[:, 0]
         possible = ops.max(state.ranking, axis=1)
         most = max((bias for _, bias in self.biased_ids), default=0.0)
         if most > 0:
             # Biases may raise it by this much per step. If it can get above 0, the
             # penalty of the shortest output gives the bound.
-            left = ops.cast(state.limits - index - 1, "float32")
+            left = ops.cast(state.limits - step.index - 1, "float32")
             possible += most * left
-            shortest = self._penalty_of_unforced(index + 2, forced)[:, 0]
+            shortest = self._penalty_of_unforced(step.index + 2, step.forced)[:, 0]
             penalty = ops.where(possible > 0, shortest, penalty)
         return ops.logical_or(over, worst >= possible / penalty)
 

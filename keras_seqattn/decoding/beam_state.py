@@ -1,7 +1,7 @@
 """`BeamState`: what a beam search carries from step to step.
 
 Shapes: B sentences, W beams, L capacity in generated tokens, N hypotheses, G groups, P
-prefix length, C candidates, K constraints, A alternatives of each.
+prefix length, V vocabulary, C candidates, K constraints, A alternatives of each.
 """
 
 from collections.abc import Sequence
@@ -12,6 +12,7 @@ from keras import ops
 
 from keras_seqattn.annotations import Tensor
 from keras_seqattn.decoding.constraints import Constraints
+from keras_seqattn.decoding.hypotheses import SpecialTokens
 
 # The fields that are divided among the groups of beams, along the second axis. The
 # other fields belong to the whole sentence.
@@ -49,6 +50,17 @@ class BeamState(NamedTuple):
     ended_scores: Tensor  # float32 (B, N): log-probability / penalty + coverage
     constraints: Constraints | tuple[()] = ()  # phrases to generate; () for none
     progress: Tensor | tuple[()] = ()  # int32 (B, W, K, A): how far each phrase is
+
+
+class Step(NamedTuple):
+    """What a step of a beam search, or of one of its groups, reads beside the state."""
+
+    log_probs: Tensor  # float32 (B, W, V), the model's own
+    choice_log_probs: Tensor  # float32 (B, W, V), to choose tokens by
+    index: Tensor  # int32: the position, a scalar or (B,)
+    tokens: SpecialTokens
+    forced: Tensor  # float32 (B, 1): the number of forced tokens
+    coverage: Tensor | None  # float32 (B, W): the coverage of each beam, or None
 
 
 class Candidates(NamedTuple):

@@ -19,7 +19,7 @@ from keras import ops
 
 from keras_seqattn.annotations import Tensor
 from keras_seqattn.decoding.beam import BeamSearch, with_beams
-from keras_seqattn.decoding.beam_state import BeamState, Candidates
+from keras_seqattn.decoding.beam_state import BeamState, Candidates, Step
 from keras_seqattn.decoding.constraints import Constraints
 from keras_seqattn.decoding.hypotheses import SpecialTokens
 from keras_seqattn.decoding.methods import Search
@@ -58,19 +58,12 @@ class ConstrainedBeamSearch(BeamSearch):
         progress = ops.repeat(empty, self.width, axis=1)  # (B, W, K, A)
         return state._replace(constraints=constraints, progress=progress)
 
-    def _candidates(
-        self,
-        state: BeamState,
-        log_probs: Tensor,
-        choice_log_probs: Tensor,
-        index: Tensor,
-        tokens: SpecialTokens,
-    ) -> Candidates:
+    def _candidates(self, state: BeamState, step: Step) -> Candidates:
         """Finds continuations that can meet the constraints, in order of choice."""
+        log_probs, _, index, tokens, _, _ = step
         batch_size, width, size = log_probs.shape
-        token, value, progress = self._continuations(
-            state, log_probs, choice_log_probs, index, tokens
-        )  # (B, W, M / W), and (B, W, M / W, K, A)
+        # (B, W, M / W), and (B, W, M / W, K, A)
+        token, value, progress = self._continuations(state, step)
         missing = _count_missing(state.constraints, progress)
         ranking = state.ranking[..., None] + value
         ends = self.replace_stop_ids(token, tokens, state.prefix, index)
@@ -105,18 +98,14 @@ class ConstrainedBeamSearch(BeamSearch):
         )
 
     def _continuations(
-        self,
-        state: BeamState,
-        log_probs: Tensor,
-        choice_log_probs: Tensor,
-        index: Tensor,
-        tokens: SpecialTokens,
+        self, state: BeamState, step: Step
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Finds each beam's best continuations, its phrases' next tokens, and the end.
 
         Returns the tokens and the values to choose them by, `(B, W, M / W)`, and the
         progress of each phrase after them, `(B, W, M / W, K, A)`.
         """
+        log_probs, choice_log_probs, index, tokens, _, _ = step
         batch_size, width, size = choice_log_probs.shape
         count = min(width + 1 + len(self.stop_ids), size)
         value, token = best_of_each(choice_log_probs, count)

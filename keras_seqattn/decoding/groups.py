@@ -10,42 +10,32 @@ from typing import Any
 from keras import ops
 
 from keras_seqattn.annotations import Tensor
-from keras_seqattn.decoding.beam_state import BeamState, join, part_of
-from keras_seqattn.decoding.hypotheses import SpecialTokens
+from keras_seqattn.decoding.beam_state import BeamState, Step, join, part_of
 from keras_seqattn.decoding.processors import FORBIDDEN, is_allowed
 
 
 def advance_groups(
-    search: Any,
-    state: BeamState,
-    log_probs: Tensor,
-    choice_log_probs: Tensor,
-    index: Tensor,
-    tokens: SpecialTokens,
-    coverage: Tensor | None,
+    search: Any, state: BeamState, step: Step
 ) -> tuple[BeamState, Tensor]:
     """Takes one step of each group, which avoids the tokens that earlier groups chose.
 
-    Tokens are chosen by `choice_log_probs` `(B, W, V)`. Returns the new state, and the
-    beams `(B, W)` that the new beams continue.
+    Returns the new state, and the beams `(B, W)` that the new beams continue.
     """
     group, count = search.group, search.num_groups
-    batch_size, _, size = log_probs.shape
+    batch_size, _, size = step.log_probs.shape
     chosen = ops.zeros((batch_size, size), "float32")  # how often each token
     states, parents = [], []
     for number in range(count):
         first = number * group.width
         here = slice(first, first + group.width)
         part = part_of(state, number, count)
-        new, from_beams = group.advance_beams(
-            part,
-            log_probs[:, here],
-            choice_log_probs[:, here],
-            index,
-            tokens,
-            None if coverage is None else coverage[:, here],
-            search.diversity_penalty * chosen,
+        own = step._replace(
+            log_probs=step.log_probs[:, here],
+            choice_log_probs=step.choice_log_probs[:, here],
+            coverage=None if step.coverage is None else step.coverage[:, here],
         )
+        avoided = search.diversity_penalty * chosen
+        new, from_beams = group.advance_beams(part, own, avoided)
         live = ops.cast(is_allowed(new.ranking), "float32")[..., None]
         chosen = chosen + ops.sum(ops.one_hot(new.token, size) * live, axis=1)
         # No beam of a finished group is live, so the group finds no more hypotheses.

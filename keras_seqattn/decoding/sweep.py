@@ -14,7 +14,13 @@ from keras import ops
 
 from keras_seqattn.annotations import Tensor
 from keras_seqattn.decoding.beam import BeamSearch
-from keras_seqattn.decoding.beam_state import BeamState, Candidates, join, part_of
+from keras_seqattn.decoding.beam_state import (
+    BeamState,
+    Candidates,
+    Step,
+    join,
+    part_of,
+)
 from keras_seqattn.decoding.hypotheses import SpecialTokens
 
 # The fields of a state that each of the searches has for itself: its hypotheses.
@@ -49,22 +55,15 @@ class BeamSweep(BeamSearch):
         return join([state] * len(self.length_penalties), ENDED)
 
     def _add_ended(
-        self,
-        state: BeamState,
-        candidates: Candidates,
-        ends: Tensor,
-        index: Tensor,
-        forced: Tensor,
-        coverage: Tensor | None,
+        self, state: BeamState, candidates: Candidates, ends: Tensor, step: Step
     ) -> BeamState:
-        given = (candidates, ends, index, forced, coverage)
+        given = (candidates, ends, step)
         each = [search._add_ended(part, *given) for search, part in self._parts(state)]
         return join(each, ENDED)
 
-    def _find_finished(self, state: BeamState, index: Tensor, forced: Tensor) -> Tensor:
+    def _find_finished(self, state: BeamState, step: Step) -> Tensor:
         each = (
-            search._find_finished(part, index, forced)
-            for search, part in self._parts(state)
+            search._find_finished(part, step) for search, part in self._parts(state)
         )
         return functools.reduce(ops.logical_and, each)
 
