@@ -145,8 +145,6 @@ class TextGenerator(TextModel):
         arguments.positive_integer("num_hypotheses", num_hypotheses)
         arguments.positive_integer("max_length", max_length, optional=True)
         search = with_hypotheses(self._checked_search(search), num_hypotheses)
-        if not prompts:
-            return []
         lists = self._tokenize_with_start("prompts", prompts)
         decoded = decode_lists(self.model, lists, search, max_length=max_length)
         begun = [ids[1:] for ids in lists]

@@ -390,8 +390,7 @@ class Translator(TextModel):
             yield from decode_lists(
                 model, sources, constrained, bound, constraints=rows, **options
             )
-        if free:
-            yield from decode_lists(model, sources, search, free, **options)
+        yield from decode_lists(model, sources, search, free, **options)
 
     @functools.cached_property
     def _continuing_ids(self):

@@ -65,9 +65,8 @@ class Size(NamedTuple):
     tokens: int
 
 
-def table_size(rows: Iterable[Row]) -> Size:
+def table_size(rows: Sequence[Row]) -> Size:
     """Returns the size of the tables for the constraints of each sentence."""
-    rows = list(rows)
     phrases = [phrase for row in rows for choices in row for phrase in choices]
     most = (
         max((len(row) for row in rows), default=0),
@@ -187,10 +186,7 @@ def checked_constraints(
 
 
 def check_lengths(
-    rows: Sequence[Row],
-    limits: Sequence[int],
-    forced: Iterable[int],
-    first: int,
+    rows: Sequence[Row], limits: Sequence[int], forced: Iterable[int], first: int
 ) -> None:
     """Raises an error where the constraints of a sentence do not fit in its limit.
 
