@@ -7,6 +7,7 @@ import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+import keras
 import numpy as np
 from keras import ops
 
@@ -119,10 +120,7 @@ def best_first(
 def pad_lists(lists: Sequence[Any], pad_id: int, dtype: str = "int32") -> np.ndarray:
     """Returns lists of token ids as one padded array, of a length of at least 1."""
     length = max(1, max(map(len, lists)))
-    token_ids = np.full((len(lists), length), pad_id, dtype)
-    for row, ids in zip(token_ids, lists, strict=True):
-        row[: len(ids)] = ids
-    return token_ids
+    return keras.utils.pad_sequences(lists, length, dtype, "post", value=pad_id)
 
 
 def next_power(number: int, least: int) -> int:
