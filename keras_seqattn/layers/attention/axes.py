@@ -45,22 +45,22 @@ class Folding:
         sizes = (math.prod(batch), math.prod(lengths))
         return ops.reshape(x, (*sizes, *x.shape[-2:]))
 
-    def output(self, x: Tensor, queries: Tensor) -> Tensor:
-        """Unfolds outputs `(B, T, H, V)` to `(..., H, V)`, the axes of `queries`."""
+    def output(self, x: Tensor, query: Tensor) -> Tensor:
+        """Unfolds outputs `(B, T, H, V)` to `(..., H, V)`, the axes of `query`."""
         if self.trivial:
             return x
-        batch, lengths = self._sizes(queries)
+        batch, lengths = self._sizes(query)
         x = ops.reshape(x, (*batch, *lengths, *x.shape[-2:]))
         back = sorted(range(len(self.order)), key=self.order.__getitem__)
         return ops.transpose(x, back)
 
-    def scores(self, x: Tensor, queries: Tensor, keys: Tensor) -> Tensor:
+    def scores(self, x: Tensor, query: Tensor, value: Tensor) -> Tensor:
         """Unfolds weights `(B, H, T, S)` to `(*batch, H, *target, *source)`."""
         if self.trivial:
             return x
-        batch, target = self._sizes(queries)
-        _, source = self._sizes(keys)
-        return ops.reshape(x, (*batch, queries.shape[-2], *target, *source))
+        batch, target = self._sizes(query)
+        _, source = self._sizes(value)
+        return ops.reshape(x, (*batch, x.shape[1], *target, *source))
 
     def sequence_mask(self, name: str, mask: Tensor | None, x: Tensor) -> Tensor | None:
         """Folds the mask of an input `x` into `(B, L)`.

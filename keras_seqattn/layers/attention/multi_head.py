@@ -382,7 +382,9 @@ class MultiHeadAttention(arguments.Checked, keras.layers.Layer):
             dropout=self.dropout if training else 0.0,
             return_scores=return_attention_scores,
         )
-        return (output, scores) if return_attention_scores else output
+        if not return_attention_scores:
+            return output
+        return output, fold.scores(scores, query, value)
 
     def call_unpadded(
         self,
@@ -432,21 +434,21 @@ class MultiHeadAttention(arguments.Checked, keras.layers.Layer):
         offset=0,
         return_scores=False,
     ):
-        """Projects, attends and projects back; returns the output and weights or None.
+        """Projects, attends and projects back; returns the output and the weights.
 
         `fold` of the query and `value_fold` of key and value, each a `Folding` or
-        `Unpadding`, bring the projections to `(B, L, H, K)`.
+        `Unpadding`, bring the projections to `(B, L, H, K)`. The weights are
+        `(B, H, T, S)`, or None if not wanted.
         """
-        queries = self.project_query(query)  # (B, T, H, K)
-        keys = self.project_key(value if key is None else key)  # (B, S, G, K)
-        values = self.project_value(value)  # (B, S, G, V)
-        folded = fold.inputs(queries), value_fold.inputs(keys)
+        queries = fold.inputs(self.project_query(query))  # (B, T, H, K)
+        keys = self.project_key(value if key is None else key)
+        keys = value_fold.inputs(keys)  # (B, S, G, K)
         output, scores = self._attend(
-            self._rotate(folded[0], offset),
-            self._rotate(folded[1], 0),
-            value_fold.inputs(values),
+            self._rotate(queries, offset),
+            self._rotate(keys, 0),
+            value_fold.inputs(self.project_value(value)),  # (B, S, G, V)
             mask=mask,
-            bias=self._bias(*(ops.shape(x)[1] for x in folded), offset),
+            bias=self._bias(ops.shape(queries)[1], ops.shape(keys)[1], offset),
             causal=causal,
             window=self.sliding_window,
             offset=offset,
@@ -454,8 +456,7 @@ class MultiHeadAttention(arguments.Checked, keras.layers.Layer):
             seed=self.seed_generator,
             return_scores=return_scores,
         )
-        output = self.project_output(query, fold.output(output, queries))
-        return output, fold.scores(scores, queries, keys) if return_scores else None
+        return self.project_output(query, fold.output(output, query)), scores
 
     def _rotate(self, heads, first):
         """Rotates heads `(B, L, H, K)` at positions `first`, `first + 1`, ..."""

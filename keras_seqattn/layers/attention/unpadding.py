@@ -25,8 +25,8 @@ class Unpadding:
     """Knows which positions of a batch hold a token; unpads and pads.
 
     The M tokens are all real tokens of the mask `(B, L)`, and some padding to round up
-    their number. `inputs`, `output` and `scores` have the interface of `axes.Folding`:
-    attention applies them to heads before and after it attends.
+    their number. `inputs` and `output` have the interface of `axes.Folding`: attention
+    applies them to heads before and after it attends.
 
     Attributes:
         positions: The position of each token, int32 `(M,)`.
@@ -75,17 +75,13 @@ class Unpadding:
         # If attention transposes it back, TensorFlow leaves out both transposes.
         return ops.transpose(x, (0, 2, 1, 3))  # (B, L, H, K)
 
-    def output(self, x: Tensor, queries: Tensor) -> Tensor:
+    def output(self, x: Tensor, query: Tensor) -> Tensor:
         """Returns the outputs `(B, L, H, V)` of heads as tokens `(1, M, H, V)`."""
         heads, width = x.shape[2:]
         positions, tokens, _ = self._of_heads(heads)
         x = ops.reshape(ops.transpose(x, (0, 2, 1, 3)), (-1, width))  # (B H L, V)
         x = _move(x, _take(positions), _take_or_zero(tokens))
         return ops.reshape(x, (1, -1, heads, width))
-
-    def scores(self, x: Tensor, queries: Tensor, keys: Tensor) -> Tensor:
-        """Returns the weights `(B, H, T, S)` unchanged, as they are over positions."""
-        return x
 
     def _of_heads(self, heads):
         """Returns three tensors of indices, computed once for each number of heads.
