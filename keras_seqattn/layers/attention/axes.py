@@ -75,19 +75,18 @@ class Folding:
         missing = len(batch) + len(lengths) - len(mask.shape)
         layouts = ops.shape(x)[:-1], (*batch[:1], *lengths)
         if missing == 0:
-            _check_fits(name, mask, 0, 0, layouts[0], layouts)
+            mask = _add_axes(name, mask, 0, 0, layouts[0], layouts)
             mask = ops.transpose(mask, (*self.batch, *self.axes))
         else:
-            _check_fits(name, mask, 1, missing, (*batch, *lengths), layouts)
-        for _ in range(missing):
-            mask = ops.expand_dims(mask, 1)
+            mask = _add_axes(name, mask, 1, missing, (*batch, *lengths), layouts)
         mask = ops.broadcast_to(mask, (*batch, *lengths))
         return ops.reshape(mask, (math.prod(batch), math.prod(lengths)))
 
     def pair_mask(
-        self, name: str, mask: Tensor | None, query: Tensor, value: Tensor
+        self, mask: Tensor | None, query: Tensor, value: Tensor
     ) -> Tensor | None:
-        """Folds a mask of pairs, as Keras aligns it, into `(B, H, T, S)`."""
+        """Folds an `attention_mask`, as Keras aligns it, into `(B, H, T, S)`."""
+        name = "attention_mask"
         mask = bool_mask(name, mask)
         if self.trivial or mask is None:
             return mask
@@ -95,13 +94,11 @@ class Folding:
         _, source = self._sizes(value)
         # As in Keras, the axes that are missing between the batch and the lengths are
         # those of the heads and of the folded batch.
-        lengths = 2 * len(self.axes)
-        missing = len(batch) + 1 + lengths - len(mask.shape)
+        place = len(mask.shape) - 2 * len(self.axes)
+        missing = len(batch) + 1 - place
         sizes = (*batch, None, *target, *source)  # The number of heads is not known.
         layouts = sizes, (*batch[:1], *target, *source)
-        _check_fits(name, mask, len(mask.shape) - lengths, missing, sizes, layouts)
-        for _ in range(missing):
-            mask = ops.expand_dims(mask, -lengths - 1)
+        mask = _add_axes(name, mask, place, missing, sizes, layouts)
         heads = mask.shape[len(batch)]
         mask = ops.broadcast_to(mask, (*batch, heads, *target, *source))
         sizes = (math.prod(batch), heads, math.prod(target), math.prod(source))
@@ -117,11 +114,11 @@ class Folding:
         return (*batch, num_heads, *target, *source)
 
 
-def _check_fits(name, mask, place, missing, sizes, layouts):
-    """Raises an error if a mask does not broadcast, with axes it lacks, to `sizes`.
+def _add_axes(name, mask, place, missing, sizes, layouts):
+    """Adds `missing` axes of size 1 at index `place`, if the mask then fits `sizes`.
 
-    It lacks `missing` axes, which belong at index `place` of its shape. The error names
-    the `layouts` that a mask may have, the one of all axes and the shortest.
+    If it does not broadcast to these, the error names the `layouts` that a mask may
+    have, the one of all axes and the shortest.
     """
     shape = tuple(mask.shape)
     aligned = (*shape[:place], *[1] * missing, *shape[place:])
@@ -140,3 +137,6 @@ def _check_fits(name, mask, place, missing, sizes, layouts):
             "the axes that it leaves out; a size may be 1, and None is any size. "
             f"Received: {name}.shape={shape}."
         )
+    for _ in range(missing):
+        mask = ops.expand_dims(mask, place)
+    return mask

@@ -368,7 +368,7 @@ class MultiHeadAttention(arguments.Checked, keras.layers.Layer):
             fold.sequence_mask("query_mask", query_mask, query),
             fold.sequence_mask("value_mask", value_mask, value),
             fold.sequence_mask("key_mask", key_mask, value),
-            fold.pair_mask("attention_mask", attention_mask, query, value),
+            fold.pair_mask(attention_mask, query, value),
         )
         output, scores = self._attend_by(
             fold,
