@@ -9,7 +9,7 @@ import numpy as np
 
 from keras_seqattn.arguments.errors import known, names_of, refuse
 from keras_seqattn.arguments.objects import tensor
-from keras_seqattn.arguments.scalars import index, may_be
+from keras_seqattn.arguments.scalars import index, may_broadcast
 
 # Arguments of `call` that are not tensors: flags, and positions in a sequence.
 FLAGS = ("return_attention_scores", "use_causal_mask", "reverse", "training")
@@ -129,10 +129,7 @@ def _check_fits(name, mask, sizes, ranks, layout):
     # A mask of shape (target, source) serves all sequences and heads.
     wanted = sizes if len(shape) > 2 or len(ranks) == 1 else sizes[-len(shape) :]
     have = (shape[0], *shape[-2:]) if len(shape) > 2 else shape
-    fits = len(shape) in ranks and all(
-        may_be(one, 1, other) for one, other in zip(have, wanted, strict=True)
-    )
-    if not fits:
+    if len(shape) not in ranks or not may_broadcast(have, wanted):
         raise ValueError(
             f"`{name}` must be {layout} of the inputs, which are {sizes}. "
             f"Received: {name}.shape={shape}."

@@ -138,3 +138,10 @@ def may_be(size: Any, *wanted: Any) -> bool:
     are_known = all(isinstance(each, int) for each in (size, *wanted))
     # In a program of torch's compiler `size in wanted` misses sizes that are symbols.
     return not are_known or any(size == each for each in wanted)
+
+
+def may_broadcast(shape: Any, sizes: Any) -> bool:
+    """Returns whether a shape has as many axes as `sizes`, and each fits or is 1."""
+    return len(shape) == len(sizes) and all(
+        may_be(have, 1, want) for have, want in zip(shape, sizes, strict=True)
+    )

@@ -68,11 +68,7 @@ def check_bias(
         _check_distances(bias, *sizes[1:])
         return
     shape = tuple(np.shape(arguments.tensor("bias", bias)))
-    fits = 0 < len(shape) <= 4 and all(
-        arguments.may_be(have, 1, want)
-        for have, want in zip(reversed(shape), reversed(sizes), strict=False)
-    )
-    if not fits:
+    if not shape or not arguments.may_broadcast(shape, sizes[-len(shape) :]):
         raise ValueError(
             "`bias` must be a `DistanceBias`, or broadcast to (batch, heads, target, "
             f"source) = {sizes}. Received: bias.shape={shape}."

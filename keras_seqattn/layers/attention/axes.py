@@ -123,11 +123,7 @@ def _add_axes(name, mask, place, missing, sizes, layouts):
     shape = tuple(mask.shape)
     aligned = (*shape[:place], *[1] * missing, *shape[place:])
     fits = 0 <= place <= len(shape) and missing >= 0
-    fits = fits and all(
-        arguments.may_be(have, 1, want)
-        for have, want in zip(aligned, sizes, strict=True)
-    )
-    if not fits:
+    if not fits or not arguments.may_broadcast(aligned, sizes):
         full, short = (
             tuple(size if isinstance(size, int) else None for size in layout)
             for layout in layouts

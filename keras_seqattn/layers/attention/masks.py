@@ -242,13 +242,11 @@ def _rank_4_mask(mask, full):
             f"{arguments.of_added_mask('mask')} Received: mask of dtype {dtype!r}."
         )
     shape = tuple(mask.shape)
-    for _ in range(4 - len(shape)):
-        mask = ops.expand_dims(mask, -3 if len(mask.shape) > 1 else 0)
-    fits = len(shape) in (2, 3, 4) and all(
-        arguments.may_be(have, 1, want)
-        for have, want in zip(mask.shape, full, strict=True)
-    )
-    if not fits:
+    if len(shape) == 2:
+        mask = ops.expand_dims(mask, 0)
+    if len(shape) in (2, 3):
+        mask = ops.expand_dims(mask, 1)
+    if not arguments.may_broadcast(mask.shape, full):
         raise ValueError(
             f"`mask` must broadcast to (batch, heads, target, source) = {full}, or to "
             f"(batch, target, source) for all heads. Received: mask.shape={shape}."
