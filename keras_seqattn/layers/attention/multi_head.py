@@ -42,6 +42,7 @@ from keras_seqattn.layers.attention.projections import Projection
 from keras_seqattn.layers.attention.unpadding import Unpadding
 from keras_seqattn.layers.distances import count_heads, of_pairs
 from keras_seqattn.layers.embedding.relative import positions_in_attention
+from keras_seqattn.layers.norms import make_norm
 from keras_seqattn.layers.shapes import BEAMS, check_built, check_kept, check_tensor
 from keras_seqattn.layers.weights.frozen import keep_frozen
 from keras_seqattn.layers.weights.initializers import copy_initializer
@@ -331,10 +332,8 @@ class MultiHeadAttention(arguments.Checked, keras.layers.Layer):
 
     def _norm(self, name):
         """Makes a norm over the width of a head, one scale for all heads."""
-        policy = unquantized(self.dtype_policy)
-        norm = keras.layers.RMSNormalization(epsilon=1e-6, name=name, dtype=policy)
+        norm = make_norm("rms", 1e-6, name=name, dtype=unquantized(self.dtype_policy))
         norm.build((None, None, None, self.key_dim))
-        norm.supports_masking = True
         return norm
 
     def _build_positions(self, axes):
