@@ -136,8 +136,8 @@ def combine_masks(*masks: Tensor | None) -> Tensor | None:
 def input_masks(
     query_mask: Tensor | None,
     value_mask: Tensor | None,
-    key_mask: Tensor | None,
-    attention_mask: Tensor | None,
+    key_mask: Tensor | None = None,
+    attention_mask: Tensor | None = None,
 ) -> Tensor | None:
     """Combines the masks of a layer's inputs with its attention mask `(..., T, S)`.
 

@@ -160,7 +160,7 @@ class AttentiveRecurrentDecoder(RecurrentStack):
         for i, recurrence in enumerate(self.recurrences):
             hidden, _ = recurrence(hidden, first[:, 0, i], mask=target_mask)
             hidden = self.dropout_layer(hidden, **if_known(training))
-        mask = input_masks(target_mask, source_mask, None, None)
+        mask = input_masks(target_mask, source_mask)
         output, scores = self._attend(
             hidden, self.project_memory(source), mask, **if_known(training)
         )
@@ -243,7 +243,7 @@ class AttentiveRecurrentDecoder(RecurrentStack):
         hidden = ops.reshape(hidden, (-1, width, self.units))
         cache = ops.reshape(ops.stack(states, axis=1), (-1, *cache.shape[1:]))
         source_mask = checked_mask("source_mask", source_mask, memory.key.shape[1])
-        mask = input_masks(None, source_mask, None, None)
+        mask = input_masks(None, source_mask)
         output, scores = self._attend(hidden, memory, mask)
         return (output, cache, scores) if return_attention_scores else (output, cache)
 

@@ -231,7 +231,7 @@ class DecoderBlock(Block):
             self.attention_residual,
             x,
             unpadding,
-            mask=input_masks(mask, mask, None, None),
+            mask=input_masks(mask, mask),
             use_causal_mask=True,
         )
         if memory is not None:
@@ -241,7 +241,7 @@ class DecoderBlock(Block):
                 unpadding,
                 memory,
                 memory_unpadding,
-                mask=input_masks(mask, memory_mask, None, None),
+                mask=input_masks(mask, memory_mask),
             )
         return self.feed_forward_residual(x, training=True)
 

@@ -147,12 +147,8 @@ class EncoderBlock(Block):
         Returns:
             Float tensor `(1, M, D)`.
         """
-        x = attend_unpadded(
-            self.attention_residual,
-            x,
-            unpadding,
-            mask=input_masks(mask, mask, None, None),
-        )
+        mask = input_masks(mask, mask)
+        x = attend_unpadded(self.attention_residual, x, unpadding, mask=mask)
         return self.feed_forward_residual(x, training=True)
 
     def compute_mask(self, x: Tensor, mask: Tensor | None = None) -> Tensor | None:
