@@ -135,9 +135,10 @@ def check_lengths(value_shape: Shape, key_shape: Shape | None) -> None:
 
 
 def check_index(layer: Any, index: Any) -> None:
-    """Refuses an `index` that is missing where a layer counts positions."""
-    counts = layer.positions is not None or layer.sliding_window is not None
-    if counts and index is None:
+    """Refuses an `index` that is no position, or missing where a layer counts them."""
+    if index is not None:
+        arguments.index("index", index, 0)
+    elif layer.positions is not None or layer.sliding_window is not None:
         raise ValueError(
             "`index` must be given where the layer has `positions` or "
             "`sliding_window`. Received: index=None."

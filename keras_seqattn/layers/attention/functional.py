@@ -318,13 +318,12 @@ def checked_inputs(
 
     Key and value get the dtype of the query, which is the result's.
     """
-    given = {"query": query, "key": key, "value": value}
-    for name, tensor in given.items():
-        arguments.tensor(name, tensor)
-    query, key, value = map(ops.convert_to_tensor, given.values())
-    for name, tensor in (("query", query), ("key", key), ("value", value)):
-        check_rank(name, tensor, "(batch, length, heads, width)")
-    check_batch(query=query, key=key, value=value)
+    inputs = {"query": query, "key": key, "value": value}
+    for name, given in inputs.items():
+        inputs[name] = ops.convert_to_tensor(arguments.tensor(name, given))
+        check_rank(name, inputs[name], "(batch, length, heads, width)")
+    check_batch(**inputs)
+    query, key, value = inputs.values()
     heads = key.shape[2]
     if heads == 0 or query.shape[2] % heads or heads != value.shape[2]:
         raise ValueError(

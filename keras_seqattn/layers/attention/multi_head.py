@@ -670,12 +670,12 @@ class MultiHeadAttention(arguments.Checked, keras.layers.Layer):
             ValueError: If the layer is not built, or an argument does not fit.
         """
         check_built(self)
+        key = value if key is None else key
         check_tensor("value", value, "(batch, length, width)")
-        if key is not None:
-            check_tensor("key", key, "(batch, length, width)")
+        check_tensor("key", key, "(batch, length, width)")
         arguments.index("start", start)
-        keys = self.project_key(value if key is None else key)
-        return KVCache.of(self._rotate(keys, start), self.project_value(value))
+        keys = self._rotate(self.project_key(key), start)
+        return KVCache.of(keys, self.project_value(value))
 
     def step_memory(
         self,
@@ -709,8 +709,6 @@ class MultiHeadAttention(arguments.Checked, keras.layers.Layer):
         check_tensor("query", query, BEAMS)
         check_kept("memory", memory, KVCache, "project_memory")
         arguments.check_flag("return_attention_scores", return_attention_scores)
-        if index is not None:
-            arguments.index("index", index, 0)
         checks.check_index(self, index)
         length = memory.key.shape[3]
         mask = checked_mask("mask", mask, length)
