@@ -18,7 +18,7 @@ from keras import ops
 from keras_seqattn import arguments
 from keras_seqattn.annotations import Tensor
 from keras_seqattn.layers.attention import masks
-from keras_seqattn.layers.shapes import check_rank
+from keras_seqattn.layers.shapes import check_rank, check_tensor
 
 
 class KVCache(NamedTuple):
@@ -51,6 +51,16 @@ class KVCache(NamedTuple):
         # Every kernel takes this layout and transposes it back: XLA drops both.
         keys = ops.transpose(self.key, (0, 3, 1, 2))
         return keys, ops.transpose(self.value, (0, 2, 1, 3))
+
+    def count_places(self, width: int) -> int:
+        """Returns the number of places L of a ring, if it is one for `width` beams."""
+        slots = self.key.shape[3]
+        if slots % width:
+            raise ValueError(
+                "`cache` must be of `initial_cache` for the beams of `query`. "
+                f"Received: a cache of {slots} slots, with {width} beams."
+            )
+        return slots // width
 
     def repeat(self, width: int) -> "KVCache":
         """Returns a cache with each slot repeated `width` times, once for each beam."""
@@ -197,6 +207,19 @@ def mark_ancestry(ancestry: Tensor, index: int | Tensor) -> Tensor:
     batch_size, width, _ = ops.shape(ancestry)
     itself = initial_ancestry(batch_size, width, 1)
     return ops.slice_update(ancestry, (0, 0, index % ancestry.shape[2]), itself)
+
+
+def check_ancestry(ancestry: Tensor | None, width: int) -> None:
+    """Raises an error if a step of several beams has no ancestry, or not a table."""
+    if ancestry is not None:
+        check_tensor("ancestry", ancestry, "(batch, beams, length)", integers=True)
+    elif width != 1:
+        raise ValueError(
+            "`ancestry` must be given for several beams, which a search reorders: "
+            "keep `layers.initial_ancestry(...)` in the state under 'beam' and "
+            "pass `layers.mark_ancestry(ancestry, index)`. "
+            f"Received: ancestry=None with {width} beams."
+        )
 
 
 def check_cache_sizes(batch_size: Any, width: Any, max_length: Any) -> None:

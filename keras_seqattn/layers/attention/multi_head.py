@@ -33,6 +33,7 @@ from keras_seqattn.layers.attention import (
 from keras_seqattn.layers.attention.axes import Folding
 from keras_seqattn.layers.attention.kv_cache import (
     KVCache,
+    check_ancestry,
     check_cache_sizes,
     held_positions,
     visible_slots,
@@ -613,22 +614,8 @@ class MultiHeadAttention(arguments.Checked, keras.layers.Layer):
         check_kept("cache", cache, KVCache, "initial_cache")
         arguments.index("index", index, 0)
         width = query.shape[1]
-        if ancestry is not None:
-            check_tensor("ancestry", ancestry, "(batch, beams, length)", integers=True)
-        elif width != 1:
-            raise ValueError(
-                "`ancestry` must be given for several beams, which a search reorders: "
-                "keep `layers.initial_ancestry(...)` in the state under 'beam' and "
-                "pass `layers.mark_ancestry(ancestry, index)`. "
-                f"Received: ancestry=None with {width} beams."
-            )
-        slots = cache.key.shape[3]
-        if slots % width:
-            raise ValueError(
-                "`cache` must be of `initial_cache` for the beams of `query`. "
-                f"Received: a cache of {slots} slots, with {width} beams."
-            )
-        length = slots // width
+        check_ancestry(ancestry, width)
+        length = cache.count_places(width)
         mask = checked_mask("mask", mask, length)
         keys = self._rotate_beams(self.project_key(query), index)  # (B, W, G, K)
         # The beams stand in the place of a sequence: W slots, all at position `index`.
