@@ -48,11 +48,12 @@ Reference:
 """
 
 import functools
+from typing import Any
 
 import keras
 from keras import ops
 
-from keras_seqattn.annotations import Seed, Tensor
+from keras_seqattn.annotations import Tensor
 from keras_seqattn.backend import autodiff
 from keras_seqattn.backend.ops import largest
 from keras_seqattn.layers.attention.kernels.chunked.biases import (
@@ -76,26 +77,18 @@ def chunked_attention(
     key: Tensor,
     value: Tensor,
     *,
-    mask: Tensor | None = None,
     bias: DistanceBias | Tensor | None = None,
-    causal: bool = False,
-    window: int | None = None,
-    offset: int | Tensor = 0,
-    dropout: float = 0.0,
-    seed: Seed = None,
-    block_length: int | None = None,
+    **options: Any,
 ) -> Tensor:
     """Computes `dot_product_attention` of a scaled query, block by block.
 
     A block of scores that `causal` or `window` hides is not computed, except for the
     gradient of a tensor `bias`, which has a place for each pair. Lengths need not be
     multiples of a block, and may be unknown in a functional model. The mask, of rank 4,
-    and a `DistanceBias` are expanded one block at a time. For `block_length` see
+    and a `DistanceBias` are expanded one block at a time. The options are those of
     `BlockPairs`.
     """
-    pairs = BlockPairs(
-        query, key, mask, causal, window, offset, dropout, seed, block_length
-    )
+    pairs = BlockPairs(query, key, **options)
     make_bias, learned = _bias_of_blocks(pairs, bias)
 
     @autodiff.custom_gradient

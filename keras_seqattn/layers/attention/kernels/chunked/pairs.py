@@ -33,7 +33,7 @@ class BlockPairs:
     Lengths may be tensors, if a functional model leaves them unknown. `block_length` is
     the largest number of queries, and of keys, in a block; None takes `Q_BLOCK` and
     `KV_BLOCK`, or about the length of the window. The other arguments are those of
-    `chunked_attention`.
+    `dot_product_attention`.
 
     Example:
         >>> x = ops.zeros((1, 6, 2, 4))
