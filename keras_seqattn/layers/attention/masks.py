@@ -22,7 +22,7 @@ from keras_seqattn.annotations import Tensor
 from keras_seqattn.backend import tracing
 from keras_seqattn.backend.ops import as_int32
 from keras_seqattn.layers.distances import check_lengths
-from keras_seqattn.layers.shapes import check_tensor
+from keras_seqattn.layers.shapes import check_rank
 
 
 def padding_mask(token_ids: Tensor, pad_id: int = 0) -> Tensor:
@@ -268,7 +268,7 @@ def checked_mask(name: str, mask: Tensor | None, length: int | None) -> Tensor |
     mask = bool_mask(name, mask)
     if mask is None:
         return None
-    check_tensor(name, mask, "(batch, length)")
+    check_rank(name, mask, "(batch, length)")
     if not arguments.may_be(mask.shape[1], 1, length):
         raise ValueError(
             f"`{name}` must be (batch, length) of {length} positions. "

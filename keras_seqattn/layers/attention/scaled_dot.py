@@ -105,9 +105,9 @@ class AttentionLayer(arguments.Checked, keras.layers.Layer):
         return {**super().get_config(), "dropout": self.dropout, "seed": self.seed}
 
 
-def check_inputs(query: Tensor, value: Tensor, key: Tensor | None = None) -> None:
+def check_inputs(query: Tensor, value: Tensor, key: Tensor | None) -> None:
     """Checks that inputs are `(B, L, K)` or all `(B, L, H, K)`, of one batch size."""
-    has_heads = len(getattr(query, "shape", query)) == 4
+    has_heads = len(query.shape) == 4
     layout = f"(batch, length, {'heads, ' if has_heads else ''}width)"
     for name, x in (("query", query), ("value", value), ("key", key)):
         check_rank(name, x, layout)
