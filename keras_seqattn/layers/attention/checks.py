@@ -125,7 +125,7 @@ def check_ranks(query_shape: Shape, value_shape: Shape) -> None:
     check_rank("value", value_shape, f"(batch, {axes}, width)")
 
 
-def check_lengths(value_shape: Shape, key_shape: Shape | None) -> None:
+def check_key_shape(value_shape: Shape, key_shape: Shape | None) -> None:
     """Refuses values and keys that differ in more than the width."""
     if key_shape is not None and tuple(value_shape[1:-1]) != tuple(key_shape[1:-1]):
         raise ValueError(

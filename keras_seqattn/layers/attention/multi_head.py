@@ -272,7 +272,7 @@ class MultiHeadAttention(arguments.Checked, keras.layers.Layer):
         """Makes the projections, and the weights of the score and of the positions."""
         key_shape = value_shape if key_shape is None else key_shape
         checks.check_ranks(query_shape, value_shape)
-        checks.check_lengths(value_shape, key_shape)
+        checks.check_key_shape(value_shape, key_shape)
         self._build_projections(query_shape, value_shape, key_shape)
         rank = len(query_shape)
         axes = self.attention_axes or tuple(range(1, rank - 1))
@@ -743,7 +743,7 @@ class MultiHeadAttention(arguments.Checked, keras.layers.Layer):
         self, query_shape: Shape, value_shape: Shape, key_shape: Shape | None = None
     ) -> Shape:
         """Returns the shape of the output without the weights."""
-        checks.check_lengths(value_shape, key_shape)
+        checks.check_key_shape(value_shape, key_shape)
         return (*query_shape[:-1], *(self._output_shape or query_shape[-1:]))
 
     def compute_output_spec(

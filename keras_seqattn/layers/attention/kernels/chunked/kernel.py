@@ -200,7 +200,7 @@ def _backward_once(pairs, differentiate, q_blocks, k, v):
                 dropped, ds = differentiate(i, j, *q_block)
                 return dq_i + _dq(k[j], ds), *_add_dkv(dkv_j, dropped, ds, *q_block)
 
-            if pairs.sees_all:
+            if pairs.sees_all:  # On torch `cond` would wait for the device.
                 dq_i, *dkv_j = add()
             else:
                 dq_i, *dkv_j = ops.cond(first <= i, add, lambda: (dq_i, *dkv_j))
