@@ -2,35 +2,26 @@
 
 import functools
 import importlib.util
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import keras
-import numpy as np
 
 from keras_seqattn.annotations import Dataset
 from keras_seqattn.text import graph
 from keras_seqattn.text.epochs import Epochs
 
 
-def as_given(inputs: dict[str, np.ndarray], labels: np.ndarray) -> Any:
-    """Returns inputs and labels unchanged, as a translation model takes them."""
-    return inputs, labels
-
-
-def make_batches(
-    epochs: Epochs, skipped: int, arrange: Callable[..., Any] = as_given
-) -> Dataset:
+def make_batches(epochs: Epochs, skipped: int) -> Dataset:
     """Makes a dataset for `fit`, of which each pass is the next epoch.
 
     It is a `tf.data.Dataset` where TensorFlow is installed, else an `EpochDataset`, and
     has the method `pass_over` and the attributes `shapes`, `skipped` and
-    `target_tokens`. `arrange` turns a batch's inputs and labels into what the model
-    takes.
+    `target_tokens`.
     """
-    batches = EpochDataset(epochs, arrange)
+    batches = EpochDataset(epochs)
     if importlib.util.find_spec("tensorflow"):
-        example = arrange(*epochs.epoch(0).batch(0))
+        example = epochs.epoch(0).batch(0)
         pass_over = batches.pass_over
         batches = graph.make_dataset(batches.__iter__, example, epochs.steps)
         batches.pass_over = pass_over
@@ -51,10 +42,9 @@ class EpochDataset(keras.utils.PyDataset):
     may be requested in any order, and more than once.
     """
 
-    def __init__(self, epochs: Epochs, arrange: Callable[..., Any] = as_given) -> None:
+    def __init__(self, epochs: Epochs) -> None:
         super().__init__()
-        self._epochs, self._arrange = epochs, arrange
-        self._number = 0
+        self._epochs, self._number = epochs, 0
         self.pass_over(0)
 
     def pass_over(self, epochs: int, batches: int = 0) -> int:
@@ -105,11 +95,9 @@ class EpochDataset(keras.utils.PyDataset):
 
         @functools.cache
         def first_batch():
-            return self._arrange(*epoch.batch(first))
+            return epoch.batch(first)
 
         def batch(index):
-            if index <= first:
-                return first_batch()
-            return self._arrange(*epoch.batch(index))
+            return first_batch() if index <= first else epoch.batch(index)
 
         return batch

@@ -7,6 +7,7 @@ Shapes: P pairs, R rows of a batch, L its length.
 import dataclasses
 import functools
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -134,10 +135,11 @@ class Epoch:
     sides: Sequence[Sequence[Side]]
     plan: Sequence[tuple[tuple[int, int], np.ndarray]]
 
-    def batch(self, index: int) -> tuple[dict[str, np.ndarray], np.ndarray]:
-        """Returns a batch's "source_ids", "target_ids" and labels, int32 `(R, L)`.
+    def batch(self, index: int) -> tuple[Any, np.ndarray]:
+        """Returns a batch's inputs and labels, int32 `(R, L)`.
 
-        Texts without translations have no "source_ids".
+        The inputs are a dict of "source_ids" and "target_ids"; those of texts without
+        translations are the target's ids alone.
         """
         epochs, ((size, length), pairs) = self.epochs, self.plan[index]
         rows = _spread(pairs, size // epochs.copies.number, epochs.parts)
@@ -145,21 +147,22 @@ class Epoch:
             epochs.copies.side_by_side([side.padded(rows, length) for side in column])
             for column in zip(*self.sides, strict=True)
         )
-        inputs, labels = _arrays(sources, labels, epochs.tokenizers[-1])
-        return self._cut(inputs, index), labels
+        target_ids = _shifted(labels, epochs.tokenizers[-1])
+        if not sources:
+            return target_ids, labels
+        inputs = self._cut([*sources, target_ids], index)
+        return dict(zip(("source_ids", "target_ids"), inputs, strict=True)), labels
 
     def _cut(self, inputs, index):
-        """Applies the token cutoff to a batch's inputs."""
+        """Applies the token cutoff to the inputs of a batch's sides."""
         epochs = self.epochs
         if not epochs.copies.cutoff:
             return inputs
         rng = np.random.default_rng((epochs.seed, self.number, index, CUTS))
-        return {
-            name: epochs.copies.cut(
-                ids, (x.pad_id, x.start_id, x.end_id), x.unknown_id, rng
-            )
-            for (name, ids), x in zip(inputs.items(), epochs.tokenizers, strict=True)
-        }
+        return [
+            epochs.copies.cut(ids, (x.pad_id, x.start_id, x.end_id), x.unknown_id, rng)
+            for ids, x in zip(inputs, epochs.tokenizers, strict=True)
+        ]
 
 
 def tokenize_sides(
@@ -189,13 +192,8 @@ def _spread(pairs, size, parts):
     return rows.reshape(-1)
 
 
-def _arrays(sources, labels, target_tokenizer):
-    """Returns a batch's inputs and labels: the target's input is the labels shifted.
-
-    `sources` holds the source ids, or nothing.
-    """
-    starts = np.full((len(labels), 1), target_tokenizer.start_id, "int32")
+def _shifted(labels, tokenizer):
+    """Returns the target's input: the labels, each one place later, after the start."""
+    starts = np.full((len(labels), 1), tokenizer.start_id, "int32")
     shifted = np.concatenate([starts, labels[:, :-1]], axis=1)
-    target_ids = np.where(labels == target_tokenizer.pad_id, labels, shifted)
-    names = ("source_ids", "target_ids")[-1 - len(sources) :]
-    return dict(zip(names, (*sources, target_ids), strict=True)), labels
+    return np.where(labels == tokenizer.pad_id, labels, shifted)

@@ -73,8 +73,4 @@ def language_batches(
         rows_multiple=rows_multiple,
         cache=cache,
     )
-    return make_batches(epochs, skipped, arrange=_without_name)
-
-
-def _without_name(inputs, labels):
-    return inputs["target_ids"], labels
+    return make_batches(epochs, skipped)
