@@ -394,15 +394,13 @@ def _shared_model(folder):
 
 def _sentencepiece(path):
     """Returns the bytes of a SentencePiece model, and its processor."""
-    from sentencepiece import SentencePieceProcessor
+    from keras_seqattn.text.tokenizers import processor_of
 
     if not path.is_file():
         refuse(f"hold {path.name!r}", f"{str(path.parent)!r} without it")
     content = path.read_bytes()
-    processor = SentencePieceProcessor()
     try:
-        processor.LoadFromSerializedProto(content)  # the constructor ignores b""
-        return content, processor
+        return content, processor_of(content)
     except RuntimeError:
         refuse(f"hold {path.name!r} as a SentencePiece model", "a file that is not one")
 

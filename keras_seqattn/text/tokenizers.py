@@ -169,6 +169,18 @@ class SentencePieces(Tokenizer):
     `_model` is its bytes, `_processor` what SentencePiece makes of them.
     """
 
+    def __init__(self, model: bytes, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        wanted = "the bytes of a SentencePiece model"
+        self._model = arguments.instance("model", model, bytes, wanted)
+        try:
+            self._processor = processor_of(model)
+        except RuntimeError as error:
+            raise ValueError(
+                f"`model` must be {wanted}. "
+                f"Received: model of {len(model)} other bytes."
+            ) from error
+
     @functools.cached_property
     def _subwords(self):
         """The pieces for seeded draws, made on first use so that loading stays fast."""
@@ -243,24 +255,14 @@ class SentencePieceTokenizer(SentencePieces):
     """
 
     def __init__(self, model: bytes, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
-        try:
-            if not isinstance(model, bytes) or not model:
-                raise TypeError("no bytes")
-            processor = sentencepiece.SentencePieceProcessor(model_proto=model)
-            pieces = tuple(map(processor.id_to_piece, range(len(SPECIAL_PIECES))))
-        except (TypeError, RuntimeError, IndexError) as error:
-            raise ValueError(
-                "`model` must be the bytes of a SentencePiece model. "
-                f"Received: model={_shorten(model)}."
-            ) from error
+        super().__init__(model, **kwargs)
+        self.vocabulary_size = self._processor.vocab_size()
+        pieces = tuple(self.pieces[: len(SPECIAL_PIECES)])
         if pieces != SPECIAL_PIECES:
             raise ValueError(
                 f"`model` must begin with the pieces {SPECIAL_PIECES}; train it with "
                 f"`SentencePieceTokenizer.train`. Received: model with {pieces}."
             )
-        self._model, self._processor = model, processor
-        self.vocabulary_size = processor.vocab_size()
 
     @classmethod
     def train(
@@ -377,6 +379,13 @@ class ByteTokenizer(Tokenizer):
         ]
 
 
+def processor_of(model: bytes) -> sentencepiece.SentencePieceProcessor:
+    """Loads a SentencePiece model; bytes that are none raise a `RuntimeError`."""
+    processor = sentencepiece.SentencePieceProcessor()
+    processor.LoadFromSerializedProto(model)  # the constructor ignores b""
+    return processor
+
+
 def in_threads_if_many(function: Callable[[Any], Any], items: list[Any]) -> list[Any]:
     """Applies a SentencePiece function to a list; to its items if they are few.
 
@@ -403,11 +412,6 @@ def _without_paths(model):
     for option in ("required_chars", "character_coverage"):
         proto.trainer_spec.ClearField(option)
     return proto.SerializeToString(deterministic=True)
-
-
-def _shorten(value):
-    text = repr(value)
-    return text if len(text) <= 60 else f"{text[:60]}..."
 
 
 def _largest_vocabulary(message):

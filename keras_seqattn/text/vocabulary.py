@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import keras
-import sentencepiece
 
 from keras_seqattn import arguments
 from keras_seqattn.text.subwords import SPACE
@@ -78,7 +77,7 @@ class MappedSentencePieceTokenizer(SentencePieces):
         text_prefix: str = "",
         **kwargs: Any,
     ) -> None:
-        super().__init__(**kwargs)
+        super().__init__(model, **kwargs)
         wanted = "the text of each id, a list of strings"
         given = arguments.sequence("pieces", pieces, wanted)
         self._pieces = list(arguments.strings("pieces", given))
@@ -93,15 +92,6 @@ class MappedSentencePieceTokenizer(SentencePieces):
         self.special_ids = self._checked_ids("special_ids", special_ids)
         self.prefix_ids = self._checked_ids("prefix_ids", prefix_ids)
         self.text_prefix = arguments.text("text_prefix", text_prefix)
-        wanted = "the bytes of a SentencePiece model"
-        self._model = arguments.instance("model", model, bytes, wanted)
-        self._processor = sentencepiece.SentencePieceProcessor()
-        try:  # The constructor ignores b"".
-            self._processor.LoadFromSerializedProto(model)
-        except RuntimeError as error:
-            raise ValueError(
-                f"`model` must be {wanted}. Received: {len(model)} other bytes."
-            ) from error
         numbers = {piece: number for number, piece in enumerate(self._pieces)}
         self._ids = self._ids_of_pieces(numbers)
         special = (self.pad_id, self.start_id, self.end_id, self.unknown_id)
