@@ -187,8 +187,6 @@ class SentencePieces(Tokenizer):
         return Subwords(self._model, self._processor.unk_id())
 
     def _encode(self, lines, sampling, seed):
-        if not lines:
-            return []
         if not sampling:
             return in_threads_if_many(self._processor.encode, lines)
         if seed is not None:
