@@ -69,10 +69,12 @@ class Tokenizer(arguments.Checked, keras.layers.Layer):
     seed)` turns a list of strings into a list of id lists. `_encode_tensor(strings,
     sampling)` does the same in a TensorFlow graph, with a string tensor and a
     RaggedTensor. `_decode(rows)` turns a list of id lists into a list of strings, in
-    which special ids stand for nothing.
+    which special ids stand for nothing. `_one_way` is "", or says why sampling is
+    refused: what a text has only one way to be split into.
     """
 
     vocabulary_size: int
+    _one_way: str = ""
     pad_id, start_id, end_id, unknown_id = range(len(SPECIAL_PIECES))
 
     def __init__(self, **kwargs: Any) -> None:
@@ -107,6 +109,8 @@ class Tokenizer(arguments.Checked, keras.layers.Layer):
         """
         arguments.number("sampling", sampling, least=0)
         arguments.integer("seed", seed, 0, optional=True)
+        if sampling and self._one_way:
+            arguments.refuse("sampling", sampling, f"0 for {self._one_way}")
         if not graph.is_string_tensor(lines):
             return self._encode(list(check_lines(lines)), sampling, seed)
         if lines.shape.rank == 0:
@@ -354,6 +358,7 @@ class ByteTokenizer(Tokenizer):
     """
 
     vocabulary_size = len(SPECIAL_PIECES) + 256
+    _one_way = "bytes, which can be split in one way only"
 
     @property
     def pieces(self) -> list[str]:
@@ -361,12 +366,10 @@ class ByteTokenizer(Tokenizer):
         return [*SPECIAL_PIECES, *(f"<0x{byte:02X}>" for byte in range(256))]
 
     def _encode(self, lines, sampling, seed):
-        refuse_sampling(sampling, "bytes, which can be split in one way only")
         offset = len(SPECIAL_PIECES)
         return [[byte + offset for byte in line.encode()] for line in lines]
 
     def _encode_tensor(self, strings, sampling):
-        refuse_sampling(sampling, "bytes, which can be split in one way only")
         return graph.bytes_of(strings, len(SPECIAL_PIECES))
 
     def _decode(self, rows):
@@ -391,12 +394,6 @@ def in_threads_if_many(function: Callable[[Any], Any], items: list[Any]) -> list
     lines (`benchmarks.decoding`).
     """
     return list(map(function, items)) if len(items) < MANY_LINES else function(items)
-
-
-def refuse_sampling(sampling: float, kind: str) -> None:
-    """Raises an error if there is sampling; `kind` says what allows none, and why."""
-    if sampling:
-        arguments.refuse("sampling", sampling, f"0 for {kind}")
 
 
 def _without_paths(model):

@@ -8,12 +8,7 @@ import keras
 
 from keras_seqattn import arguments
 from keras_seqattn.text import graph
-from keras_seqattn.text.tokenizers import (
-    SPECIAL_PIECES,
-    Tokenizer,
-    check_lines,
-    refuse_sampling,
-)
+from keras_seqattn.text.tokenizers import SPECIAL_PIECES, Tokenizer, check_lines
 
 SUFFIX = "##"
 # Characters that end a word and are words themselves: punctuation, ASCII symbols and
@@ -66,6 +61,8 @@ class WordPieceTokenizer(Tokenizer):
         Song et al. 2021, "Fast WordPiece Tokenization". Differs: nothing is
         lower-cased.
     """
+
+    _one_way = "word pieces, of which a text has one way"
 
     def __init__(self, vocabulary: Iterable[str], **kwargs: Any) -> None:
         super().__init__(**kwargs)
@@ -151,7 +148,6 @@ class WordPieceTokenizer(Tokenizer):
         return self._encode_tensor(tf.constant(lines, tf.string), sampling).to_list()
 
     def _encode_tensor(self, strings, sampling):
-        refuse_sampling(sampling, "word pieces, of which a text has one way")
         return self._pieces.tokenize(strings)
 
     def _decode(self, rows):
