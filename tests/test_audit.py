@@ -8,8 +8,7 @@ import pytest
 from keras import ops
 
 from keras_seqattn import audit, layers
-from keras_seqattn.audit.causality import random_content
-from keras_seqattn.audit.passes import differs
+from keras_seqattn.audit.passes import differs, random_content
 from tests.small import translation_model
 
 V, D, L = 11, 8, 5

@@ -20,6 +20,7 @@ from keras_seqattn.audit.passes import (
     is_float,
     modes,
     padding_id,
+    random_content,
 )
 from keras_seqattn.backend import autodiff
 
@@ -91,8 +92,6 @@ def check_causality(
     arguments.positive_integer("vocabulary_size", vocabulary_size, optional=True)
     arguments.integer("pad_id", pad_id, optional=True)
     arguments.boolean("training", training, optional=True)
-    arguments.number("tolerance", tolerance, least=0, optional=True)
-    arguments.function("select", select, optional=True)
     arguments.integer("seed", seed, 0)
     passes = Passes(model, inputs, select, tolerance)
     names = passes.names(which)
@@ -123,17 +122,6 @@ def check_causality(
         f"{' or '.join(map(repr, names))}, "
         f"{' or '.join(MODES[mode] for mode in modes(training))}.",
     )
-
-
-def random_content(
-    array: np.ndarray, vocabulary_size: int | None, rng: np.random.Generator
-) -> np.ndarray:
-    """Returns an array like `array` that differs from it everywhere."""
-    if is_float(array):
-        scale = np.std(array.astype("float32")) or 1.0
-        return array + (scale * rng.normal(size=array.shape)).astype(array.dtype)
-    steps = rng.integers(1, vocabulary_size, array.shape)
-    return ((array + steps) % vocabulary_size).astype(array.dtype)
 
 
 class _Probe:

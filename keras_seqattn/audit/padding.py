@@ -12,7 +12,6 @@ import numpy as np
 from keras import ops
 
 from keras_seqattn import arguments
-from keras_seqattn.audit.causality import random_content
 from keras_seqattn.audit.passes import (
     MODES,
     OTHER_LENGTH,
@@ -22,6 +21,7 @@ from keras_seqattn.audit.passes import (
     differs,
     modes,
     padding_id,
+    random_content,
 )
 from keras_seqattn.backend.parts import layers_of
 
@@ -102,8 +102,6 @@ def check_padding_invariance(
     arguments.positive_integer("vocabulary_size", vocabulary_size, optional=True)
     arguments.integer("pad_id", pad_id, optional=True)
     arguments.boolean("training", training, optional=True)
-    arguments.number("tolerance", tolerance, least=0, optional=True)
-    arguments.function("select", select, optional=True)
     arguments.integer("seed", seed, 0)
     passes = Passes(model, inputs, select, tolerance)
     probe = _Probe(passes, which, masks or {}, padding_id(model, pad_id), extra)

@@ -71,7 +71,8 @@ class Passes:
     ) -> None:
         wanted = "a Keras model or layer"
         self.model = arguments.instance("model", model, keras.layers.Layer, wanted)
-        self._select = select
+        self._select = arguments.function("select", select, optional=True)
+        arguments.number("tolerance", tolerance, least=0, optional=True)
         self._structure = inputs
         self.arrays = _named_arrays(model, inputs)
         self.tolerance = _default_tolerance(model) if tolerance is None else tolerance
@@ -207,6 +208,17 @@ def is_float(array: Tensor) -> bool:
 def padding_id(model: keras.layers.Layer, given: int | None) -> int:
     """Returns the id of padding."""
     return getattr(model, "pad_id", 0) if given is None else given
+
+
+def random_content(
+    array: np.ndarray, vocabulary_size: int | None, rng: np.random.Generator
+) -> np.ndarray:
+    """Returns an array like `array` that differs from it everywhere."""
+    if is_float(array):
+        scale = np.std(array.astype("float32")) or 1.0
+        return array + (scale * rng.normal(size=array.shape)).astype(array.dtype)
+    steps = rng.integers(1, vocabulary_size, array.shape)
+    return ((array + steps) % vocabulary_size).astype(array.dtype)
 
 
 def differs(left: np.ndarray, right: np.ndarray, tolerance: float) -> np.ndarray:
