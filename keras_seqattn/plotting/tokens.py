@@ -24,16 +24,14 @@ def panels_of(
     what `Translator.attention` returns, which has its tokens. The result is float32
     weights `(layers, heads, T, S)`, the source tokens and the target tokens.
     """
-    if not hasattr(weights, "weights"):
+    if hasattr(weights, "source_tokens"):
+        source_tokens, target_tokens = weights.source_tokens, weights.target_tokens
+        weights = weights.weights
+    else:
+        wanted = "a list of strings"
         arguments.tensor("weights", weights)
-        for name, tokens in (
-            ("source_tokens", source_tokens),
-            ("target_tokens", target_tokens),
-        ):
-            arguments.sequence(name, tokens, "a list of strings", arguments.text)
-    source_tokens = getattr(weights, "source_tokens", source_tokens)
-    target_tokens = getattr(weights, "target_tokens", target_tokens)
-    weights = getattr(weights, "weights", weights)
+        arguments.sequence("source_tokens", source_tokens, wanted, arguments.text)
+        arguments.sequence("target_tokens", target_tokens, wanted, arguments.text)
     if keras.ops.is_tensor(weights):
         weights = keras.ops.convert_to_numpy(weights)
     weights = np.asarray(weights, "float32")
