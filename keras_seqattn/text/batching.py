@@ -218,16 +218,15 @@ def plan_epochs(
         plain, sizes = cached_sides(cache, corpora, both)
         plain = plain[-len(tokenizers) :]
     lengths = lengths_of(plain)
-    found = np.arange(len(lengths))
+    rows = np.arange(len(lengths))
     if kind == "text":
         given = len(getattr(tokenizers[0], "prefix_ids", ()))
-        found = _without_blank(found, lengths - given)
-    fits = _fits(lengths[found], bucket_lengths, kind)
-    found = found[fits]
+        rows = _without_blank(rows, lengths - given)
+    fits = _fits(lengths[rows], bucket_lengths, kind)
+    rows = rows[fits]
     if temperature > 1:
-        sizes = _sizes_found(found, lengths, sizes, corpora, bucket_lengths)
-        found = found[rows_of(sizes, temperature, seed)]
-    rows = found
+        sizes = _sizes_found(rows, lengths, sizes, corpora, bucket_lengths)
+        rows = rows[rows_of(sizes, temperature, seed)]
     drawn_lines = None
     if copies.sampling:  # then there is no cache
         drawn_lines = [[side[row] for row in rows] for side in lines]
