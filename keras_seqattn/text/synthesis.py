@@ -192,21 +192,25 @@ class _Job:
         """The side of a pair that holds the given line."""
         return "target" if self.reverse else "source"
 
+    @property
+    def own_search(self):
+        """The search of this job, or None: without one given, the translator's own."""
+        if self.search is None:
+            return getattr(self.translator, "search", None)
+        return self.search
+
     def describe(self):
         """Returns a dict that distinguishes this job from others."""
         weights, translator = hashlib.sha256(), self.translator
         for weight in getattr(getattr(translator, "model", None), "weights", ()):
             weights.update(keras.ops.convert_to_numpy(weight).tobytes())
-        search = self.search
-        if search is None:
-            search = getattr(translator, "search", None)
         sides = ("source_tokenizer", "target_tokenizer")
         tokenizers = [getattr(translator, side, None) for side in sides]
         return {
             "tokenizers": [identity_of_tokenizer(each) for each in tokenizers],
             "max_source_length": getattr(translator, "max_source_length", None),
             "translator": weights.hexdigest(),
-            "search": keras.saving.serialize_keras_object(search),
+            "search": keras.saving.serialize_keras_object(self.own_search),
             "num_hypotheses": self.num_hypotheses,
             "reverse": self.reverse,
         }
@@ -232,9 +236,7 @@ class _Job:
         A `Sample` draws by its seed and a line's place in the call, so each block after
         the first gets its own seed.
         """
-        search = self.search
-        if search is None:
-            search = getattr(self.translator, "search", None)
+        search = self.own_search
         seed = getattr(search, "seed", None)
         is_ours = dataclasses.is_dataclass(search) and isinstance(seed, Integral)
         if not is_ours or first == 1:
