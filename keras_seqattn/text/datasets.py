@@ -89,15 +89,9 @@ class EpochDataset(keras.utils.PyDataset):
     def _batches(self):
         """Returns the function from a number to a batch of an epoch, the current one.
 
-        Skipped batches are not made: the first one after them stands for each.
+        Skipped batches are not made: the first one after them, made once, stands for
+        each.
         """
-        epoch, first = self._epochs.epoch(self._number), self._first
-
-        @functools.cache
-        def first_batch():
-            return epoch.batch(first)
-
-        def batch(index):
-            return first_batch() if index <= first else epoch.batch(index)
-
-        return batch
+        first, batch = self._first, self._epochs.epoch(self._number).batch
+        batch = functools.lru_cache(maxsize=1)(batch)
+        return lambda index: batch(max(index, first))
