@@ -137,25 +137,28 @@ def _marian(folder, options, source, target):
     sides = []
     for side, path in zip(("source", "target"), vocabularies, strict=True):
         pieces = _in_order(path, _vocabulary_size(options, side))
-        prefix = []
-        if side == "source":
-            tags = [x[2:-2] for x in pieces if _is_tag(x)]
-            if not tags:
-                _check_no_language("target", target, "a Marian model of one target")
-            arguments.choice("target", target, tuple(tags), optional=True)
-            if target is not None:
-                prefix = [pieces.index(f">>{target}<<")]
-            elif tags:
-                warnings.warn(
-                    "The model needs a target language, and no line gets one, "
-                    f"since `target` is None. Choose one of {_some(tags)}. In a line, "
-                    f"'>>{tags[0]}<<' is plain text.",
-                    stacklevel=3,
-                )
+        prefix = _target_prefix(pieces, target) if side == "source" else []
         special = [i for i, x in enumerate(pieces) if _is_tag(x)]
         spm, _ = _sentencepiece(folder / f"{side}.spm")
         sides.append(_tokenizer(spm, pieces, options, special, prefix, side=side))
     return sides
+
+
+def _target_prefix(pieces, target):
+    """Returns the ids that begin a source of a Marian model: the target's, if any."""
+    tags = tuple(x[2:-2] for x in pieces if _is_tag(x))
+    if not tags:
+        _check_no_language("target", target, "a Marian model of one target")
+        return []
+    arguments.choice("target", target, tags, optional=True)
+    if target is not None:
+        return [pieces.index(f">>{target}<<")]
+    warnings.warn(
+        "The model needs a target language, and no line gets one, since `target` is "
+        f"None. Choose one of {_some(tags)}. In a line, '>>{tags[0]}<<' is plain text.",
+        stacklevel=4,
+    )
+    return []
 
 
 def _m2m(folder, options, source, target):
