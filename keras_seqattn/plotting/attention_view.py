@@ -68,8 +68,9 @@ def attention_html(
         "target": tokens.readable(target),
         "weights": base64.b64encode(steps.tobytes()).decode(),
     }
+    title = html.escape(title or "Attention")
     page = attention_page.PAGE.substitute(
-        title=_ascii(html.escape(title or "Attention")),
+        title=title.encode("ascii", "xmlcharrefreplace").decode(),
         style=attention_page.STYLE,
         script=attention_page.SCRIPT,
         style_hash=_sha256(attention_page.STYLE),
@@ -92,10 +93,6 @@ def _script_safe(text):
     for character in "<>&":
         text = text.replace(character, f"\\u{ord(character):04x}")
     return text
-
-
-def _ascii(text):
-    return text.encode("ascii", "xmlcharrefreplace").decode()
 
 
 def _sha256(text):
