@@ -30,11 +30,9 @@ def prepare(
 ) -> Callable[[pathlib.Path], None]:
     """Returns the function that writes an ONNX file to the path it is given.
 
-    The file holds only the model: it maps int32 `source_ids` `(batch, source_length)`
-    and `target_ids` `(batch, target_length)`, of any lengths above 0, to float32
-    `logits` `(batch, target_length, vocabulary)`. Tokenizers and search are up to the
-    caller; `start_id`, `end_id` and `pad_id` are in the file's metadata.
-    `Translator.export` says what `opset_version` means.
+    The file holds only the model, for sequences of any lengths above 0. Tokenizers and
+    search are up to the caller. `keras_seqattn.export` names its inputs, its output and
+    its metadata; `Translator.export` says what `opset_version` means.
 
     Keras converts our models only on the TensorFlow backend. Save a translator that was
     trained on another (`Translator.save`), and load and export it under

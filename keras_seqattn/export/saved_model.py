@@ -45,25 +45,14 @@ def prepare(
 ) -> Callable[[pathlib.Path], None]:
     """Returns the function that writes a SavedModel to the path it is given.
 
-    It holds model, tokenizers and search. A program that loads it needs TensorFlow and,
-    for SentencePiece, tensorflow_text, which it has to import:
-
-    ```python
-    import tensorflow as tf
-    import tensorflow_text
-
-    serve = tf.saved_model.load("folder").signatures["serving_default"]
-    serve(lines=tf.constant(["Two dogs.", ""]))["translations"]
-    ```
-
-    The signature `serving_default` takes `lines`, strings `(lines,)`, and returns
-    `translations`, strings `(lines,)`, and `scores`, float32 `(lines,)`. So TensorFlow
-    Serving's REST call is `{"instances": ["Two dogs.", ""]}` or `{"inputs": {"lines":
-    [...]}}`. If the search finds several hypotheses, the signature `n_best` returns all
-    of them, with outputs `(lines, hypotheses)`. Translations are those of
-    `translator(lines)`: an empty line becomes "" with score 0, and the line break at
-    the end of a line does not count. A line of more than `max_length` tokens, by
-    default the translator's `max_source_length`, is cut there, silently.
+    It holds model, tokenizers and search; `keras_seqattn.export` shows how a program
+    loads it. The signature `serving_default` takes `lines`, strings `(lines,)`, and
+    returns `translations`, strings `(lines,)`, and `scores`, float32 `(lines,)`. So
+    TensorFlow Serving's REST call is `{"instances": ["Two dogs.", ""]}` or `{"inputs":
+    {"lines": [...]}}`. Translations are those of `translator(lines)`: an empty line
+    becomes "" with score 0, and the line break at the end of a line does not count. A
+    line of more than `max_length` tokens, by default the translator's
+    `max_source_length`, is cut there, silently.
 
     Lines are sorted by length and searched `batch_size` at a time; the last batch is
     filled up. Sources are padded to a power of 2 of tokens, or to `max_length`. There
