@@ -153,8 +153,8 @@ def translation_batches(
     arguments.number("temperature", temperature, least=1.0)
     corpora = corpora_of(sources, targets)
     copies = Copies(repeat_batch, sampling, views, cutoff)
-    given = {"source_tokenizer": source_tokenizer, "target_tokenizer": target_tokenizer}
-    check_tokenizers(given, cutoff)
+    check_tokenizer("source_tokenizer", source_tokenizer, cutoff)
+    check_tokenizer("target_tokenizer", target_tokenizer, cutoff, optional=True)
     tokenizers = (source_tokenizer, target_tokenizer or source_tokenizer)
     both_ways = arguments.integer("bidirectional_epochs", bidirectional_epochs, 0)
     if both_ways and isinstance(sources, Mapping):
@@ -298,20 +298,19 @@ def _sizes_found(found, lengths, sizes, corpora, bucket_lengths):
     return counts
 
 
-def check_tokenizers(given: Mapping[str, Any], cutoff: float = 0.0) -> None:
-    """Raises an error if a tokenizer, by its argument's name, cannot make batches."""
+def check_tokenizer(
+    name: str, tokenizer: Any, cutoff: float = 0.0, optional: bool = False
+) -> None:
+    """Raises an error if a tokenizer cannot make batches."""
     needed = ("tokenize", "start_id", "end_id", "pad_id")
     needed += ("unknown_id",) if cutoff else ()
-    for name, tokenizer in given.items():
-        optional = name == "target_tokenizer"
-        arguments.offers(name, tokenizer, needed, "a tokenizer", optional)
-        pad_id = getattr(tokenizer, "pad_id", None)
-        if pad_id is not None and pad_id == getattr(tokenizer, "end_id", None):
-            raise ValueError(
-                f"`{name}` must have a `pad_id` other than its `end_id`, which would "
-                f"be hidden as padding. Received: {name}.pad_id={pad_id}, end_id="
-                f"{tokenizer.end_id}."
-            )
+    arguments.offers(name, tokenizer, needed, "a tokenizer", optional)
+    if tokenizer is not None and tokenizer.pad_id == tokenizer.end_id:
+        raise ValueError(
+            f"`{name}` must have a `pad_id` other than its `end_id`, which would be "
+            f"hidden as padding. Received: {name}.pad_id={tokenizer.pad_id}, end_id="
+            f"{tokenizer.end_id}."
+        )
 
 
 def _check_budget(batch_tokens, longest, group, kind):

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from keras_seqattn.annotations import Dataset, Lines, Path, TokenizerLike
-from keras_seqattn.text.batching import check_tokenizers, plan_epochs
+from keras_seqattn.text.batching import check_tokenizer, plan_epochs
 from keras_seqattn.text.copies import Copies
 from keras_seqattn.text.datasets import make_batches
 from keras_seqattn.text.lines import TextLines
@@ -61,7 +61,7 @@ def language_batches(
         ...     print(np.asarray(inputs)[0, :5], np.asarray(labels)[0, :5])
         [  1 115 114 105   0] [115 114 105   2   0]
     """
-    check_tokenizers({"tokenizer": tokenizer})
+    check_tokenizer("tokenizer", tokenizer)
     epochs, skipped = plan_epochs(
         [Corpus(lines, lines, names=("lines", "lines"))],
         (tokenizer,),
