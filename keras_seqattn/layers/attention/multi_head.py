@@ -438,7 +438,7 @@ class MultiHeadAttention(arguments.Checked, keras.layers.Layer):
 
         `fold` of the query and `value_fold` of key and value, each a `Folding` or
         `Unpadding`, bring the projections to `(B, L, H, K)`. The weights are
-        `(B, H, T, S)`, or None if not wanted.
+        `(B, H, T, S)`; if not wanted, they may be None.
         """
         queries = fold.inputs(self.project_query(query))  # (B, T, H, K)
         keys = self.project_key(value if key is None else key)
