@@ -148,26 +148,19 @@ class TransformerStack(arguments.Checked, CarriesMask, keras.layers.Layer):
         memory_mask = bool_mask("memory_mask", memory_mask)
         if training and not return_attention_scores and self._unpads(x, mask):
             return self._call_unpadded(x, mask, memory, memory_mask)
+        masks, source = {"mask": mask}, []
+        if memory is not None:
+            masks, source = {"target_mask": mask, "source_mask": memory_mask}, [memory]
+        options: dict[str, Any] = {**masks, **if_known(training)}
+        if not return_attention_scores:
+            for block in self.blocks:
+                x = block(x, *source, **options)
+            return self.finish(x)
         scores = []
         for block in self.blocks:
-            x, *weights = self._call_block(
-                block, x, mask, memory, memory_mask, return_attention_scores, training
-            )
+            x, *weights = block(x, *source, **options, return_attention_scores=True)
             scores.append(tuple(weights))
-        x = self.finish(x)
-        return (x, scores) if return_attention_scores else x
-
-    def _call_block(self, block, x, mask, memory, memory_mask, return_scores, training):
-        """Calls one block; returns its output and the weights asked for."""
-        options: dict[str, Any] = if_known(training)
-        if return_scores:
-            options["return_attention_scores"] = True
-        if memory is None:
-            output = block(x, mask=mask, **options)
-        else:
-            masks = {"target_mask": mask, "source_mask": memory_mask}
-            output = block(x, memory, **masks, **options)
-        return output if return_scores else (output,)
+        return self.finish(x), scores
 
     def _unpads(self, x, mask):
         """Returns whether padding can be left out here."""
