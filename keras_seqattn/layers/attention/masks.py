@@ -189,6 +189,15 @@ def bool_mask(name: str, mask: Tensor | None) -> Tensor | None:
     return ops.greater(mask, 0)
 
 
+def mask_of_all(x: Tensor, mask: Tensor | None) -> Tensor:
+    """Returns the bool mask of vectors `(B, L, D)` as `(B, L)`, all True if None.
+
+    The mask given may have one row for all sequences, and one column for all positions.
+    """
+    shape = ops.shape(x)[:2]
+    return ops.ones(shape, "bool") if mask is None else ops.broadcast_to(mask, shape)
+
+
 def is_causal(use_causal_mask: Any) -> bool:
     """Returns a layer's `use_causal_mask` as a bool; like Keras's it may be 0 or 1."""
     kinds = (int, np.bool_)

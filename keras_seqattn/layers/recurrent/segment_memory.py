@@ -10,7 +10,7 @@ from keras import ops
 
 from keras_seqattn import arguments
 from keras_seqattn.annotations import Shape, Tensor
-from keras_seqattn.layers.attention.masks import bool_mask
+from keras_seqattn.layers.attention.masks import bool_mask, mask_of_all
 from keras_seqattn.layers.shapes import check_batch, check_rank, check_width
 
 
@@ -111,12 +111,9 @@ class SegmentMemory(arguments.Checked, keras.layers.Layer):
             check_batch(x=x, restart=restart)
             going_on = ops.logical_not(restart)
             held_mask = ops.logical_and(held_mask, going_on[:, None])
-        mask = bool_mask("mask", x_mask if mask is None else mask)
-        if mask is None:
-            mask = ops.ones(ops.shape(x)[:2], "bool")
+        mask = mask_of_all(x, bool_mask("mask", x_mask if mask is None else mask))
         real = ops.where(mask[..., None], x, ops.cast(0.0, x.dtype))
         self.memory.assign(next_memory(held, real))
-        mask = ops.broadcast_to(mask, ops.shape(x)[:2])  # it may have one row for all
         self.memory_mask.assign(next_memory(held_mask, mask))
         return held, held_mask
 

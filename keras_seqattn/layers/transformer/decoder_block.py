@@ -13,7 +13,12 @@ from keras import ops
 from keras_seqattn import arguments
 from keras_seqattn.annotations import Activation, Initializer, Norm, Shape, Tensor
 from keras_seqattn.layers.attention.kv_cache import KVCache
-from keras_seqattn.layers.attention.masks import bool_mask, checked_mask, input_masks
+from keras_seqattn.layers.attention.masks import (
+    bool_mask,
+    checked_mask,
+    input_masks,
+    mask_of_all,
+)
 from keras_seqattn.layers.attention.multi_head import MultiHeadAttention
 from keras_seqattn.layers.attention.unpadding import Unpadding
 from keras_seqattn.layers.dropout import if_known
@@ -456,14 +461,6 @@ def _with_past(target, target_mask, past, past_mask):
     past_mask = bool_mask("past_mask", past_mask)
     if past_mask is not None or target_mask is not None:
         mask = ops.concatenate(
-            [_mask_or_all(past, past_mask), _mask_or_all(target, target_mask)], axis=1
+            [mask_of_all(past, past_mask), mask_of_all(target, target_mask)], axis=1
         )
     return {"past": past, "value_mask": mask, "offset": ops.shape(past)[1]}
-
-
-def _mask_or_all(x, mask):
-    """Returns the mask of `x`, for each of its rows; of all True if there is none."""
-    shape = ops.shape(x)[:2]
-    if mask is None:
-        return ops.ones(shape, "bool")
-    return ops.broadcast_to(mask, shape)  # it may have one row for all

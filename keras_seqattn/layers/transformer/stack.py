@@ -8,14 +8,13 @@ from collections.abc import Sequence
 from typing import Any, Self
 
 import keras
-from keras import ops
 
 from keras_seqattn import arguments
 from keras_seqattn.annotations import Shape, Tensor
 from keras_seqattn.backend import tracing
 from keras_seqattn.backend.parts import track_list
 from keras_seqattn.layers.attention.kv_cache import KVCache
-from keras_seqattn.layers.attention.masks import bool_mask
+from keras_seqattn.layers.attention.masks import bool_mask, mask_of_all
 from keras_seqattn.layers.attention.unpadding import Unpadding
 from keras_seqattn.layers.dropout import if_known
 from keras_seqattn.layers.shapes import check_built, check_rank
@@ -171,11 +170,11 @@ class TransformerStack(arguments.Checked, CarriesMask, keras.layers.Layer):
 
     def _call_unpadded(self, x, mask, memory, memory_mask):
         """Does what a call does, on only the tokens."""
-        mask = ops.broadcast_to(mask, ops.shape(x)[:2])  # it may have one row for all
+        mask = mask_of_all(x, mask)
         unpadding = Unpadding(mask)
         memory_unpadding = None
         if memory_mask is not None and 0 not in memory.shape[:2]:
-            memory_mask = ops.broadcast_to(memory_mask, ops.shape(memory)[:2])
+            memory_mask = mask_of_all(memory, memory_mask)
             memory_unpadding = Unpadding(memory_mask)
             memory = memory_unpadding.unpad(memory)  # (1, N, D)
         x = unpadding.unpad(x)  # (1, M, D)
