@@ -7,7 +7,6 @@ import dataclasses
 from typing import Any
 
 import keras
-from keras import ops
 
 from keras_seqattn import arguments
 from keras_seqattn.layers import (
@@ -18,11 +17,7 @@ from keras_seqattn.layers import (
 from keras_seqattn.layers.shapes import check_not_empty
 from keras_seqattn.models.config import Config, option, optional_size
 from keras_seqattn.models.stacks import check_names
-from keras_seqattn.models.translation import (
-    TranslationModel,
-    TranslationStacks,
-    attention_given,
-)
+from keras_seqattn.models.translation import TranslationModel, TranslationStacks
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -193,7 +188,4 @@ class _Stacks(TranslationStacks):
             sentence["mask"],
             return_attention_scores="coverage" in beam,
         )
-        if scores:
-            beam["coverage"] = beam["coverage"] + attention_given(scores)
-        logits = ops.cast(self.logits(x, state["shared"]), "float32")
-        return logits, {**state, "beam": beam}
+        return self.finish_step(x, scores, {**state, "beam": beam})

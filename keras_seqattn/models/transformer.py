@@ -27,11 +27,7 @@ from keras_seqattn.models.config import (
     option,
     optional_size,
 )
-from keras_seqattn.models.translation import (
-    TranslationModel,
-    TranslationStacks,
-    attention_given,
-)
+from keras_seqattn.models.translation import TranslationModel, TranslationStacks
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -273,8 +269,5 @@ class _Stacks(TranslationStacks):
             ancestry=beam["ancestry"],
             return_attention_scores="coverage" in beam,
         )
-        if scores:
-            beam["coverage"] = beam["coverage"] + attention_given(*scores)
-        logits = ops.cast(self.logits(x, state["shared"]), "float32")
-        sentence = {**sentence, "caches": caches}
-        return logits, {**state, "beam": beam, "sentence": sentence}
+        state = {**state, "beam": beam, "sentence": {**sentence, "caches": caches}}
+        return self.finish_step(x, scores[0] if scores else [], state)

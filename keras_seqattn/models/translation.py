@@ -256,7 +256,14 @@ class TranslationStacks:
             )
         self.logits: Logits = Logits(self.target_embedding, config, dtype)
 
+    def finish_step(self, x: Any, scores: list[Any], state: State) -> tuple[Any, State]:
+        """Returns the logits of vectors `(B, W, D)`, and the state with its coverage.
 
-def attention_given(scores: list[Tensor]) -> Tensor:
-    """Averages the layers' `(B, H, W, S)` scores over layers and heads: `(B, W, S)`."""
-    return ops.mean(ops.cast(ops.stack(scores, axis=1), "float32"), axis=(1, 2))
+        `scores` are each layer's `(B, H, W, S)`, if there is a coverage.
+        """
+        beam = state["beam"]
+        if "coverage" in beam:
+            layers = ops.cast(ops.stack(scores, axis=1), "float32")
+            coverage = beam["coverage"] + ops.mean(layers, axis=(1, 2))  # (B, W, S)
+            state = {**state, "beam": {**beam, "coverage": coverage}}
+        return ops.cast(self.logits(x, state["shared"]), "float32"), state
