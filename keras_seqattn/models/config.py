@@ -12,12 +12,13 @@ from collections.abc import Callable, Mapping
 from typing import Any, Self
 
 from keras_seqattn import arguments
+from keras_seqattn.layers.embedding import relative
 from keras_seqattn.layers.embedding.rotary import RotaryPositions
 from keras_seqattn.layers.norms import EPSILON
 from keras_seqattn.layers.transformer.block import checked_attention
 
 # Names of positions that are applied inside attention, not added to the embedding.
-POSITIONS_IN_ATTENTION = ("rotary", "alibi", "relative")
+POSITIONS_IN_ATTENTION = tuple(relative.LAYERS)
 POSITIONS = ("sinusoidal", "learned", *POSITIONS_IN_ATTENTION)  # of all kinds
 
 

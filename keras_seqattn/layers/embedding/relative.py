@@ -285,7 +285,7 @@ class AlibiBias(_Bias):
         return {**super().get_config(), "alibi_bias_max": self.alibi_bias_max}
 
 
-_LAYERS = {"rotary": RotaryPositions, "alibi": AlibiBias, "relative": RelativeBias}
+LAYERS = {"rotary": RotaryPositions, "alibi": AlibiBias, "relative": RelativeBias}
 
 
 def positions_in_attention(
@@ -296,14 +296,14 @@ def positions_in_attention(
         deserialize = keras.saving.deserialize_keras_object
         wanted = "the configuration of a layer"
         positions = arguments.interpreted("positions", positions, deserialize, wanted)
-    if isinstance(positions, str) and positions in _LAYERS:
-        return _LAYERS[positions](name="positions", dtype=unquantized(policy))
+    if isinstance(positions, str) and positions in LAYERS:
+        return LAYERS[positions](name="positions", dtype=unquantized(policy))
     # The class of such a layer has the methods too, but is no layer.
     has_methods = hasattr(positions, "rotate") and hasattr(positions, "bias")
     if positions is None or (has_methods and not isinstance(positions, type)):
         return positions
     raise ValueError(
-        f"`positions` must be one of {tuple(_LAYERS)}, None or a layer with the "
+        f"`positions` must be one of {tuple(LAYERS)}, None or a layer with the "
         f"methods `rotate` and `bias`. Received: positions={positions!r}."
     )
 
