@@ -120,6 +120,7 @@ class Block(arguments.Checked, CarriesMask, keras.layers.Layer):
         self.epsilon = arguments.number("epsilon", epsilon, above=0.0)
         self.use_bias = arguments.boolean("use_bias", use_bias)
         self.supports_masking = True
+        self.cross_residual = None  # A decoder block with a source builds one.
         self.feed_forward_residual = self._residual(
             self._feed_forward(), "feed_forward_residual"
         )
@@ -174,11 +175,8 @@ class Block(arguments.Checked, CarriesMask, keras.layers.Layer):
     @property
     def unpads(self) -> bool:
         """Whether `call_unpadded` does what a call does while training."""
-        attended = (
-            residual.sublayer
-            for residual in self._attention_residuals()
-            if residual is not None
-        )
+        residuals = (self.attention_residual, self.cross_residual)
+        attended = (each.sublayer for each in residuals if each is not None)
         plain = self.stochastic_depth == 0.0 and not self.gradient_checkpointing
         plain = plain and self.activity_regularizer is None
         # `call_unpadded` must be of the class that `call` is of, or of one derived from
@@ -190,9 +188,6 @@ class Block(arguments.Checked, CarriesMask, keras.layers.Layer):
             and layer.query_dense.activity_regularizer is None  # all projections alike
             for layer in attended
         )
-
-    def _attention_residuals(self):
-        return (self.attention_residual,)
 
     def compute_output_shape(
         self, x_shape: Shape, source_shape: Shape | None = None

@@ -157,7 +157,6 @@ class DecoderBlock(Block):
             self.attention, target_shape[-1], "self_attention"
         )
         self.attention_residual.build(target_shape, target_shape)
-        self.cross_residual = None
         if source_shape is not None:
             self.cross_residual = self._attention_residual(
                 self.cross_attention, target_shape[-1], "cross_attention"
@@ -249,9 +248,6 @@ class DecoderBlock(Block):
                 mask=input_masks(mask, memory_mask),
             )
         return self.feed_forward_residual(x, training=True)
-
-    def _attention_residuals(self):
-        return self.attention_residual, self.cross_residual
 
     def _check_source(self, source):
         if (source is None) != (self.cross_residual is None):
