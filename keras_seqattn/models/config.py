@@ -23,15 +23,10 @@ POSITIONS = ("sinusoidal", "learned", *POSITIONS_IN_ATTENTION)  # of all kinds
 
 
 def option(check: Callable[[str, Any], Any], default: Any = dataclasses.MISSING) -> Any:
-    """Returns a field of a `Config`.
+    """Returns a field of a `Config`; without a default it must be given.
 
-    Args:
-        check: Function of the option's name and value, which returns the value as plain
-            Python or raises a `ValueError`.
-        default: The default; if it is missing, the option must be given.
-
-    Returns:
-        A dataclass field.
+    `check` is called with the option's name and value. It returns the value as plain
+    Python or raises a `ValueError`.
     """
     return dataclasses.field(default=default, metadata={"check": check})
 
@@ -87,14 +82,9 @@ class Config:
 
     @classmethod
     def of(cls, given: Mapping[str, Any]) -> Self:
-        """Returns the configuration of a constructor's arguments.
+        """Returns the configuration of a constructor's arguments, such as `locals()`.
 
-        Args:
-            given: Arguments by name, such as `locals()` of a constructor; names that
-                are not options are ignored.
-
-        Returns:
-            A configuration.
+        Names that are not options are ignored.
         """
         names = [field.name for field in dataclasses.fields(cls)]
         return cls(**{name: given[name] for name in names if name in given})
