@@ -89,9 +89,8 @@ class EpochDataset(keras.utils.PyDataset):
     def _batches(self):
         """Returns the function from a number to a batch of an epoch, the current one.
 
-        Skipped batches are not made: the first one after them, made once, stands for
-        each.
+        Skipped batches are not made: the first one after them stands for each.
         """
-        first, batch = self._first, self._epochs.epoch(self._number).batch
-        batch = functools.lru_cache(maxsize=1)(batch)
-        return lambda index: batch(max(index, first))
+        first, epoch = self._first, self._epochs.epoch(self._number)
+        first_batch = functools.cache(lambda: epoch.batch(first))
+        return lambda index: epoch.batch(index) if index > first else first_batch()

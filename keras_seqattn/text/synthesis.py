@@ -193,8 +193,8 @@ class _Job:
         return "target" if self.reverse else "source"
 
     @property
-    def own_search(self):
-        """The search of this job, or None: without one given, the translator's own."""
+    def search_used(self):
+        """The search that is given, else the translator's; None if it has none."""
         if self.search is None:
             return getattr(self.translator, "search", None)
         return self.search
@@ -210,7 +210,7 @@ class _Job:
             "tokenizers": [identity_of_tokenizer(each) for each in tokenizers],
             "max_source_length": getattr(translator, "max_source_length", None),
             "translator": weights.hexdigest(),
-            "search": keras.saving.serialize_keras_object(self.own_search),
+            "search": keras.saving.serialize_keras_object(self.search_used),
             "num_hypotheses": self.num_hypotheses,
             "reverse": self.reverse,
         }
@@ -236,7 +236,7 @@ class _Job:
         A `Sample` draws by its seed and a line's place in the call, so each block after
         the first gets its own seed.
         """
-        search = self.own_search
+        search = self.search_used
         seed = getattr(search, "seed", None)
         is_ours = dataclasses.is_dataclass(search) and isinstance(seed, Integral)
         if not is_ours or first == 1:

@@ -69,8 +69,8 @@ class Tokenizer(arguments.Checked, keras.layers.Layer):
     seed)` turns a list of strings into a list of id lists. `_encode_tensor(strings,
     sampling)` does the same in a TensorFlow graph, with a string tensor and a
     RaggedTensor. `_decode(rows)` turns a list of id lists into a list of strings, in
-    which special ids stand for nothing. `_one_way` is "", or says why sampling is
-    refused: what a text has only one way to be split into.
+    which special ids stand for nothing. If a text can be split in one way only,
+    `_one_way` says into what, for the error that refuses sampling; else it is "".
     """
 
     vocabulary_size: int
@@ -179,11 +179,8 @@ class SentencePieces(Tokenizer):
         self._model = arguments.instance("model", model, bytes, wanted)
         try:
             self._processor = processor_of(model)
-        except RuntimeError as error:
-            raise ValueError(
-                f"`model` must be {wanted}. "
-                f"Received: model of {len(model)} other bytes."
-            ) from error
+        except RuntimeError:
+            arguments.refuse("model", model, wanted)
 
     @functools.cached_property
     def _subwords(self):

@@ -328,7 +328,7 @@ def test_no_batch_is_made_of_what_a_resumed_epoch_has_behind(tmp_path, monkeypat
         np.testing.assert_array_equal(one, other)
 
 
-def test_batches_without_tensorflow_are_passed_over_too():
+def test_batches_without_tensorflow_are_passed_over_too(monkeypatch):
     from keras_seqattn.text.batching import plan_epochs
     from keras_seqattn.text.copies import Copies
     from keras_seqattn.text.mixing import Corpus
@@ -345,8 +345,12 @@ def test_batches_without_tensorflow_are_passed_over_too():
     whole.pass_over(2)
     resumed.pass_over(2, batches=1)
     second = whole[1][1]
-    for index in (0, 1):  # What is behind is the first batch after it.
-        np.testing.assert_array_equal(resumed[index][1], second)
+    made, batch = [], Epoch.batch
+    monkeypatch.setattr(Epoch, "batch", lambda *given: made.append(1) or batch(*given))
+    for index in (0, 2, 1):  # What is behind is the first batch after it, made once.
+        expected = second if index < 2 else whole[index][1]
+        np.testing.assert_array_equal(resumed[index][1], expected)
+    assert len(made) == 3  # among them the one of `whole`
     # What `fit` looks at before its first epoch is no pass.
     for dataset in (resumed, whole):
         dataset.on_epoch_end()

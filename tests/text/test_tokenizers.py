@@ -311,9 +311,9 @@ def test_the_sizes_that_errors_name_are_right():
 
 @pytest.mark.parametrize("model", [b"", b"no model", "text", None])
 def test_bad_model(model):
-    with pytest.raises(ValueError, match=r"`model` must be the bytes.*Received: model"):
+    with pytest.raises(ValueError, match="`model` must be the bytes.*Received: model="):
         SentencePieceTokenizer(model)
-    with pytest.raises(ValueError, match="`model` must be the bytes.*Received: "):
+    with pytest.raises(ValueError, match="`model` must be the bytes.*Received: model="):
         MappedSentencePieceTokenizer(model, ["a", "b", "c", "d"], 0, 1, 2, 3)
 
 

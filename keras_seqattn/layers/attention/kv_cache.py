@@ -53,7 +53,7 @@ class KVCache(NamedTuple):
         return keys, ops.transpose(self.value, (0, 2, 1, 3))
 
     def count_places(self, width: int) -> int:
-        """Returns the number of places L of a ring, if it is one for `width` beams."""
+        """Returns the places L of a ring; raises an error if not of `width` beams."""
         slots = self.key.shape[3]
         if slots % width:
             raise ValueError(
@@ -210,7 +210,7 @@ def mark_ancestry(ancestry: Tensor, index: int | Tensor) -> Tensor:
 
 
 def check_ancestry(ancestry: Tensor | None, width: int) -> None:
-    """Raises an error if a step of several beams has no ancestry, or not a table."""
+    """Raises an error if several beams have no ancestry, or it is not a table."""
     if ancestry is not None:
         check_tensor("ancestry", ancestry, "(batch, beams, length)", integers=True)
     elif width != 1:
