@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import os
+import random
 import re
 import subprocess
 import sys
@@ -543,6 +544,13 @@ def test_samples_do_not_depend_on_the_lines_beside(translator):
     together = translator(lines, search=search)
     shuffled = translator([*lines[:3], "x" * 20, *lines[4:]], search=search)
     assert together[:3] + together[4:] == shuffled[:3] + shuffled[4:]
+
+
+@pytest.mark.backends("torch")
+def test_a_search_of_nothing_draws_no_seed(translator):
+    before = random.getstate()
+    assert translator(["", " "], search=ks.decoding.Sample()) == ["", ""]
+    assert random.getstate() == before
 
 
 @pytest.mark.backends("torch")

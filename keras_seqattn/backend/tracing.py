@@ -1,4 +1,7 @@
-"""Which kind of program a tensor belongs to, and what is known about it there."""
+"""Which kind of program a tensor belongs to, and what is known about it there.
+
+Also what kind of device it is computed on.
+"""
 
 import functools
 from collections.abc import Callable

@@ -246,7 +246,11 @@ class BeamSearch(Search):
 
         Args:
             state: The state before.
-            step: What the step reads.
+            step: What the step reads, a named tuple: `log_probs` and
+                `choice_log_probs`, float32 tensors `(B, W, V)`, the model's own and
+                those to choose by; `index`, the position; `tokens`, the
+                `SpecialTokens`; `forced`, float32 tensor `(B, 1)`, the number of forced
+                tokens; `coverage`, float32 tensor `(B, W)` or None.
             avoided: Float tensor `(B, V)` that is subtracted only for the choice, or
                 None.
 

@@ -310,8 +310,10 @@ def _join_states(states: Sequence[State], coverage: bool) -> State:
         part: {str(i): state[part] for i, state in enumerate(states) if part in state}
         for part in parts
     }
-    if coverage:
+    # `check_model` says what a model's state lacks.
+    if coverage and all("coverage" in state["beam"] for state in states):
         received = [state["beam"]["coverage"] for state in states]
         joined["beam"]["coverage"] = ops.mean(ops.stack(received), axis=0)
+    if coverage and "mask" in states[0]["sentence"]:
         joined["sentence"]["mask"] = states[0]["sentence"]["mask"]
     return joined

@@ -50,7 +50,7 @@ def forbid(log_probs: Tensor, ids: Sequence[int]) -> Tensor:
 
 
 def is_one_of(token_ids: Tensor, ids: Sequence[int]) -> Tensor:
-    """Marks the tokens that are among `ids`, at least one."""
+    """Marks the tokens that are among `ids`, which must not be empty."""
     return functools.reduce(ops.logical_or, [token_ids == one for one in ids])
 
 

@@ -249,6 +249,8 @@ def decode_lists(
     """
     method = checked_search("search", search)
     chosen = range(len(lists)) if chosen is None else chosen
+    if not len(chosen):
+        return  # A search of nothing draws no seed.
     prefixes = [()] * len(lists) if prefixes is None else prefixes
     seeds = sequence_seeds(first + np.arange(len(lists)), method)
     can_start_late = {"start", "grow"} <= abilities(model)

@@ -400,3 +400,21 @@ def test_logits_of_different_sizes_are_named(pair):
     message = r"`models` must have logits of one voc.*logits of \[6, 7\] tokens"
     with pytest.raises(ValueError, match=message):
         decoding.generate(ensemble, SOURCES)
+
+
+@pytest.mark.slow_on("tensorflow")
+def test_what_a_state_lacks_is_named_with_coverage_too(monkeypatch):
+    model = transformer(1)
+    step = model.step
+
+    def forgets(*given):
+        logits, state = step(*given)
+        sentence = {**state["sentence"]}
+        del sentence["mask"]
+        return logits, {**state, "sentence": sentence}
+
+    monkeypatch.setattr(model, "step", forgets)
+    search = decoding.BeamSearch(2, coverage_penalty=0.3)
+    message = r"a state without state\['sentence'\]\['0'\]\['mask'\]"
+    with pytest.raises(ValueError, match=message):
+        decoding.generate(decoding.Ensemble([model, model]), SOURCES, search)
