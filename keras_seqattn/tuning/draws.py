@@ -15,51 +15,54 @@ MOST_GUESSES = 20  # tries to draw a different value
 REGULARIZERS = ("dropout", "dropout_rate", "smoothing", "decay")
 
 
+def defaults(hyperparameters: keras_tuner.HyperParameters) -> dict[str, Any]:
+    """Returns the active values by default."""
+    values = {hp.name: hp.default for hp in hyperparameters.space}
+    return _active_values(values, hyperparameters)
+
+
 def perturb(
     center: dict[str, Any],
     hyperparameters: keras_tuner.HyperParameters,
     failures: int,
-    random: Random | None,
+    random: Random,
 ) -> dict[str, Any]:
     """Returns active values near `center`: one or more of them are a step away.
 
     `failures` is the number of draws since the last new best: the more there are, the
-    more values change, and the further. Without `random` none changes.
-    `hyperparameters` are those of the whole space.
+    more values change, and the further. `hyperparameters` are those of the whole space.
     """
     width = WIDTH * (1 + failures / WIDENING)
     more = min(MOST_CHANGED, CHANGED * (1 + failures / WIDENING))
-    drawn = keras_tuner.HyperParameters()
-    free = []
-    for hp in hyperparameters.space:
-        drawn.merge([hp])
-        drawn.values[hp.name] = center.get(hp.name, hp.default)
-        # An integer hyperparameter's `values` are a generator.
-        several = len([*itertools.islice(hp.values, 2)]) > 1
-        if drawn.is_active(hp) and several:
-            free.append(hp)
-    count = 0 if random is None else 1
-    while count and random.random() < more:
+    space = hyperparameters.space
+    values = {hp.name: center.get(hp.name, hp.default) for hp in space}
+    known = hyperparameters_of(values)
+    # An integer hyperparameter's `values` are a generator.
+    several = [hp for hp in space if len([*itertools.islice(hp.values, 2)]) > 1]
+    free = [hp for hp in several if known.is_active(hp)]
+    count = 1
+    while random.random() < more:
         count += 1
-    for hp in random.sample(free, min(count, len(free))) if count else ():
-        drawn.values[hp.name] = _another(hp, drawn.values[hp.name], width, random)
-    return _active_values(drawn, hyperparameters)
+    for hp in random.sample(free, min(count, len(free))):
+        values[hp.name] = _another(hp, values[hp.name], width, random)
+    return _active_values(values, hyperparameters)
 
 
 def sample(
     hyperparameters: keras_tuner.HyperParameters, random: Random
 ) -> dict[str, Any]:
     """Returns active values drawn independently from the whole space."""
-    drawn = keras_tuner.HyperParameters()
-    for hp in hyperparameters.space:
-        drawn.merge([hp])
-        drawn.values[hp.name] = hp.random_sample(random.randrange(2**31))
-    return _active_values(drawn, hyperparameters)
+    values = {
+        hp.name: hp.random_sample(random.randrange(2**31))
+        for hp in hyperparameters.space
+    }
+    return _active_values(values, hyperparameters)
 
 
-def _active_values(drawn, hyperparameters):
-    active = [hp.name for hp in hyperparameters.space if drawn.is_active(hp)]
-    return {name: drawn.values[name] for name in active}
+def _active_values(values, hyperparameters):
+    known = hyperparameters_of(values)
+    active = [hp.name for hp in hyperparameters.space if known.is_active(hp)]
+    return {name: values[name] for name in active}
 
 
 def regularize(

@@ -5,6 +5,7 @@ replaced atomically. What KerasTuner writes beside it is not read again.
 """
 
 import dataclasses
+import itertools
 import math
 import pathlib
 from collections.abc import Callable
@@ -240,7 +241,7 @@ class SuccessiveHalving(Durable, keras_tuner.Oracle):
         standing = halving.Standing(self._plan.within(self.hyperparameters), known)
         step = standing.next_step(drawn)
         if step is not None and step.continued is None:
-            values = self._draw_within_budget(standing.leader, known, drawn)
+            values = self._draw(standing.leader, known, drawn)
             if values is not None:
                 return self._to_run({**values, halving.RUNG: step.rung})
             step = standing.next_step(math.inf)  # Only what was begun goes on.
@@ -250,14 +251,6 @@ class SuccessiveHalving(Durable, keras_tuner.Oracle):
 
     def _to_run(self, values):
         return {"status": kt_trials.TrialStatus.RUNNING, "values": values}
-
-    def _draw_within_budget(self, leader, known, drawn):
-        """Returns new values within the budget; None where the space is exhausted."""
-        for refused in range(MOST_REJECTED):
-            values = self._draw(leader, known, drawn, refused)
-            if values is None or self._admits(values):
-                return values
-        return None
 
     def _known(self):
         """Returns all records, and the number of draws, also those just handed out.
@@ -284,26 +277,32 @@ class SuccessiveHalving(Durable, keras_tuner.Oracle):
         values = [trial.hyperparameters.values for trial in self.trials.values()]
         return known, sum("tuner/trial_id" not in each for each in values)
 
-    def _draw(self, leader, known, drawn, refused):
-        """Returns the center's values first, then others near the leader's.
+    def _draw(self, leader, known, drawn):
+        """Returns values within the budget that were not tried; None if none are left.
 
-        Returns None if it finds no values that were not tried.
+        The first trial has the defaults, which are the center's. Later ones are near
+        the leader, further away with each draw that was refused.
         """
-        center = {} if leader is None else own_values(leader.values)
-        failures = refused
+        space, center, failures = self.hyperparameters, {}, 0
         if leader is not None:
-            failures += sum(int(r.trial_id) > int(leader.trial_id) for r in known)
-        elif drawn == 0 and refused == 0:  # the first trial of all
-            return draws.perturb(center, self.hyperparameters, 0, None)
-        random = Random(f"{self.seed} {drawn} {len(self.rejected)} {failures}")
-        tried = [own_values(t.hyperparameters.values) for t in self.trials.values()]
-        space = self.hyperparameters
-        for count in range(failures, failures + MOST_REPEATED):  # ever further away
-            values = draws.perturb(center, space, count, random)
-            if values not in tried:
+            center = own_values(leader.values)
+            failures = sum(int(r.trial_id) > int(leader.trial_id) for r in known)
+        elif drawn == 0:
+            values, failures = draws.defaults(space), 1
+            if self._admits(values):
                 return values
-        anywhere = (draws.sample(space, random) for _ in range(MOST_SAMPLED))
-        return next((values for values in anywhere if values not in tried), None)
+        tried = [own_values(t.hyperparameters.values) for t in self.trials.values()]
+        for nearest in range(failures, failures + MOST_REJECTED):
+            random = Random(f"{self.seed} {drawn} {len(self.rejected)} {nearest}")
+            near = range(nearest, nearest + MOST_REPEATED)  # ever further away
+            drawing = itertools.chain(
+                (draws.perturb(center, space, count, random) for count in near),
+                (draws.sample(space, random) for _ in range(MOST_SAMPLED)),
+            )
+            values = next((one for one in drawing if one not in tried), None)
+            if values is None or self._admits(values):
+                return values
+        return None
 
 
 ORACLES = {

@@ -17,7 +17,7 @@ SPACE = tuning.TranslationSpace.around(RECIPES["multi30k"])
 def test_draws_stand_near_and_widen():
     hp = keras_tuner.HyperParameters()
     SPACE.choose(hp, 50)
-    center = draws.perturb({}, hp, 0, None)
+    center = draws.defaults(hp)
     assert center["dropout"] == 0.2
     assert "post_norm_learning_rate" not in center
 
@@ -47,7 +47,7 @@ def test_whole_numbers_and_steps_are_drawn():
     hp.Int("units", 8, 64)
     hp.Float("share", 0.0, 1.0, step=0.25)
     hp.Int("fixed", 3, 3)
-    center = draws.perturb({}, hp, 0, None)
+    center = draws.defaults(hp)
     drawn = [draws.perturb(center, hp, 0, Random(seed)) for seed in range(40)]
     assert all(one != center for one in drawn)
     assert len({one["units"] for one in drawn}) > 5
@@ -59,7 +59,7 @@ def test_the_first_trial_is_the_recipe():
     hp = keras_tuner.HyperParameters()
     recipe = RECIPES["multi30k"]
     SPACE.choose(hp, recipe.vocabulary_size)
-    hp.values = draws.perturb({}, hp, 0, None)
+    hp.values = draws.defaults(hp)
     chosen = SPACE.choose(hp, recipe.vocabulary_size)
     options = chosen.model.options() | {"key_dim": None}
     assert options == recipe.model.options()
