@@ -4,7 +4,8 @@ import contextlib
 import pathlib
 import threading
 import time
-from typing import Any, Self
+from collections.abc import Iterator
+from typing import Self
 
 from keras_seqattn.annotations import Path
 from keras_seqattn.tuning.records import read_json, write_json
@@ -50,18 +51,16 @@ class Clock:
         self.limit = limit
         self._origin = None
 
-    def __enter__(self) -> Self:
-        """Begins to count, from the seconds spent before."""
+    @contextlib.contextmanager
+    def running(self) -> Iterator[Self]:
+        """Counts for as long as the block lasts, from the seconds spent before."""
         self._origin = time.monotonic() - self.elapsed()
-        self._ticking = repeating(TICK, self._write)
-        self._ticking.__enter__()
-        return self
-
-    def __exit__(self, *exception: Any) -> None:
-        """Stops counting."""
-        self._ticking.__exit__(None, None, None)
-        self._write()
-        self._origin = None
+        try:
+            with repeating(TICK, self._write):
+                yield self
+        finally:
+            self._write()
+            self._origin = None
 
     def _write(self):
         write_json(self._path, {"seconds": self.elapsed()})

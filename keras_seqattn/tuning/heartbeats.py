@@ -6,7 +6,6 @@ same, the chief gives the worker's trial to the next worker that asks.
 
 import collections
 import contextlib
-import os
 import pathlib
 import time
 from collections.abc import Iterator
@@ -24,12 +23,9 @@ PATIENCE, PATIENCE_GONE = 60, 3
 
 
 @contextlib.contextmanager
-def heartbeat(directory: Path, tuner_id: str | None = None) -> Iterator[pathlib.Path]:
-    """Writes a worker's file for as long as the block lasts, and yields its path.
-
-    The worker is `tuner_id`, or the one that KerasTuner's variable names.
-    """
-    path = file_of(directory, tuner_id or os.environ["KERASTUNER_TUNER_ID"])
+def heartbeat(directory: Path, tuner_id: str) -> Iterator[pathlib.Path]:
+    """Writes a worker's file for as long as the block lasts, and yields its path."""
+    path = file_of(directory, tuner_id)
     path.parent.mkdir(exist_ok=True)
 
     def beat():

@@ -217,7 +217,7 @@ def _study(task, given):
         # The search has stopped at its share of the seconds; the rest is for the best.
         if settings.finish and settings.plan is None:
             settings.clock.limit = settings.max_seconds
-            with settings.clock:
+            with settings.clock.running():
                 tuner.Tuner(settings).finish()
     finally:
         release_lock(settings.directory / LOCK)

@@ -337,12 +337,12 @@ def run(settings: Settings, stream: TextIO | None = None) -> None:
     Progress is printed to `stream`; with None, to the standard output.
     """
     training.keep_freed_memory()
-    tuner = Tuner(settings, stream)
+    tuner, folder = Tuner(settings, stream), settings.directory
     with contextlib.ExitStack() as stack:
         if is_worker():
-            stack.enter_context(heartbeats.heartbeat(settings.directory))
+            stack.enter_context(heartbeats.heartbeat(folder, tuner.tuner_id))
         else:
-            stack.enter_context(settings.clock)
+            stack.enter_context(settings.clock.running())
         if is_chief():
             check = heartbeats.Heartbeats(settings.directory, tuner.oracle).check
             stack.enter_context(repeating(heartbeats.CHECK_SECONDS, check))

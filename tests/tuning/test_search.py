@@ -609,7 +609,7 @@ def test_a_trial_that_lacks_time_to_train_on_is_free(study, monkeypatch):
 
 def test_the_clock_goes_on_where_it_stopped(tmp_path):
     for _ in range(2):
-        with settings.Clock(tmp_path, limit=100) as running:
+        with settings.Clock(tmp_path, limit=100).running() as running:
             before = running.elapsed()
             while running.elapsed() < before + 0.02:
                 pass
