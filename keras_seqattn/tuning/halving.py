@@ -130,31 +130,26 @@ class Plan:
         more = functools.partial(regularize, hyperparameters=hyperparameters)
         return dataclasses.replace(self, regularize=more)
 
-    def pauses(self, rung: int, directory: Path) -> Callable[[TrialRecord], bool]:
-        """Returns a function that tells from a run's record whether the run pauses.
+    def pauses(self, record: TrialRecord, directory: Path) -> bool:
+        """Returns whether a run pauses now, at its rung.
 
-        At its rung it pauses, unless the next step is to continue this very run. Then
-        it goes on in place, and the function notes the new rung in the record's values.
+        It does unless the next step is to continue this very run. Then it goes on in
+        place, and its values get the new rung.
         """
-
-        def is_paused(record):
-            nonlocal rung
-            known = [
-                dataclasses.replace(record, status=records.PAUSED)
-                if other.trial_id == record.trial_id
-                else other
-                for other in records.load_records(directory)
-            ]
-            standing = Standing(self, known)
-            if not standing.is_due(record, rung):
-                return False
-            step = standing.next_step()
-            if step is None or step.continued != record.trial_id or step.regularized:
-                return True
-            record.values[RUNG] = rung = step.rung
+        known = [
+            dataclasses.replace(record, status=records.PAUSED)
+            if other.trial_id == record.trial_id
+            else other
+            for other in records.load_records(directory)
+        ]
+        standing = Standing(self, known)
+        if not standing.is_due(record):
             return False
-
-        return is_paused
+        step = standing.next_step()
+        if step is None or step.continued != record.trial_id or step.regularized:
+            return True
+        record.values[RUNG] = step.rung
+        return False
 
 
 class Standing:
@@ -209,7 +204,7 @@ class Standing:
         seconds = statistics.median(epoch["seconds"] for epoch in like.epochs[TIMED])
         return seconds * tokens(record) / tokens(like)
 
-    def is_due(self, record: TrialRecord, rung: int) -> bool:
+    def is_due(self, record: TrialRecord) -> bool:
         """Returns whether a run is to ask what is next: at its rung, or at its end.
 
         A leader that overfits is also to ask.
@@ -217,6 +212,7 @@ class Standing:
         epochs = self.rung_epochs(record)
         if epochs is None:
             return False
+        rung = record.values[RUNG]
         limit = min(epochs[rung] if rung < RUNGS else math.inf, self._plan.epochs)
         if len(record.epochs) >= limit or has_plateaued(record):
             return True
@@ -295,9 +291,7 @@ class Standing:
 
     def _overfits(self, record):
         """Returns whether a run is to go on with more regularization."""
-        if not self._is_timed or has_plateaued(record):
-            return False
-        if not has_overfit(record):
+        if not self._is_timed or has_plateaued(record) or not has_overfit(record):
             return False
         begin, last = record.epochs[0]["seconds"], self._regularized_seconds(record)
         if self._seconds_left < begin + PATIENCE * last:

@@ -229,8 +229,8 @@ def test_only_the_leader_pauses_to_be_regularized(tmp_path):
         return made
 
     leader, other = keep(0, 1.0), keep(1, 2.0)
-    assert timed.pauses(3, tmp_path)(leader)
-    assert not timed.pauses(3, tmp_path)(other)
+    assert timed.pauses(leader, tmp_path)
+    assert not timed.pauses(other, tmp_path)
 
 
 def test_what_overfits_learns_both_directions_for_as_many_epochs_again():
