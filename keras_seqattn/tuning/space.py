@@ -298,7 +298,11 @@ class TranslationSpace:
         _check_hp(hp)
         optional_size("vocabulary_size", vocabulary_size)
         optional_size("target_vocabulary_size", target_vocabulary_size)
-        take = functools.partial(self._take, hp)
+        near = self.center_values()
+
+        def take(name):
+            return declare(hp, name, getattr(self, name), near.get(name))
+
         size = take("vocabulary_size") or vocabulary_size
         if size is None:
             raise ValueError(
@@ -329,10 +333,6 @@ class TranslationSpace:
         }
         options = {**center.model.options(), **sizes, **model, **self.options}
         return Configuration.of({**center.options(), **training, "model": options})
-
-    def _take(self, hp, name):
-        near = self.center_values().get(name)
-        return declare(hp, name, getattr(self, name), near)
 
 
 # The options of the model that may vary, in the order in which they are declared.
