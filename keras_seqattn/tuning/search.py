@@ -194,10 +194,7 @@ def tune(
         RuntimeError: If three trials in a row fail, or the workers die again and again.
     """
     given = dict(locals())
-    unasked = {"max_latency": None, "warm_start": False}
-    return _study(
-        CustomTask.of(given), {**given, **unasked, "objective": of_any(objective)}
-    )
+    return _study(CustomTask.of(given), {**given, "objective": of_any(objective)})
 
 
 def _study(task, given):

@@ -52,12 +52,12 @@ class Settings(Config):
     max_seconds: float | None = option(_limit)
     finish: float | None = option(functools.partial(arguments.fraction, optional=True))
     max_parameters: int | None = option(optional_size)
-    max_latency: float | None = option(_limit)
+    max_latency: float | None = option(_limit, None)
     directory: pathlib.Path = option(_folder)
     workers: int = option(arguments.positive_integer, 1)
     seed: int = option(functools.partial(arguments.integer, least=0))
     prune: bool | None = option(functools.partial(arguments.boolean, optional=True))
-    warm_start: bool = option(arguments.boolean)
+    warm_start: bool = option(arguments.boolean, False)
     verbose: bool = option(arguments.boolean)
 
     def __post_init__(self) -> None:
