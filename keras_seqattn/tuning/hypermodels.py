@@ -1,5 +1,6 @@
 """`TranslationHyperModel`, an ordinary KerasTuner hypermodel of translation."""
 
+import dataclasses
 from collections.abc import Callable, Sequence
 
 import keras_tuner
@@ -8,6 +9,7 @@ from keras_seqattn import arguments
 from keras_seqattn.models import TranslationTransformer
 from keras_seqattn.models.config import optional_size
 from keras_seqattn.recipes import Configuration
+from keras_seqattn.tuning.records import CONSISTENCY
 from keras_seqattn.tuning.space import TranslationSpace
 
 
@@ -65,7 +67,11 @@ class TranslationHyperModel(keras_tuner.HyperModel):
         Returns:
             A `Configuration`.
         """
-        return self.space.choose(hp, self.vocabulary_size, self.target_vocabulary_size)
+        sizes = self.vocabulary_size, self.target_vocabulary_size
+        made = self.space.choose(hp, *sizes)
+        # Only a study adds one that is not the center's: see `halving`.
+        consistency = hp.values.get(CONSISTENCY, made.consistency)
+        return dataclasses.replace(made, consistency=consistency)
 
     def declare_hyperparameters(self, hp: keras_tuner.HyperParameters) -> None:
         """Declares the whole space, including inactive scopes."""

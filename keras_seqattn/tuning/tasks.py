@@ -25,7 +25,7 @@ from keras_seqattn.training.average import inner_optimizer
 from keras_seqattn.tuning.corpus import Corpus
 from keras_seqattn.tuning.hypermodels import TranslationHyperModel
 from keras_seqattn.tuning.objective import DECODED, MONITORS, OF_TOKENS, score_of
-from keras_seqattn.tuning.records import CONSISTENCY, TrialRecord
+from keras_seqattn.tuning.records import TrialRecord
 from keras_seqattn.tuning.space import DROPPING, TranslationSpace, choices_of
 
 OWN = "own"  # marks a user's own `build` in a study's file
@@ -159,16 +159,6 @@ class Task(Config):
         return self.hypermodel.build(hp)
 
 
-class _HyperModel(TranslationHyperModel):
-    """Adds the consistency with which a study lets a trial go on."""
-
-    def configuration(self, hp):
-        """Returns the `Configuration` that hyperparameters stand for."""
-        made = super().configuration(hp)
-        consistency = hp.values.get(CONSISTENCY, made.consistency)
-        return dataclasses.replace(made, consistency=consistency)
-
-
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TranslationTask(Task):
     """Translation models on a corpus: the arguments of `tune_translation`."""
@@ -278,7 +268,7 @@ class TranslationTask(Task):
     def hypermodel(self) -> TranslationHyperModel:
         """The hypermodel that makes the models."""
         has_views = self.corpus is not None and self._recipe.views is not None
-        return _HyperModel(
+        return TranslationHyperModel(
             self.vocabulary_size,
             self.target_vocabulary_size,
             self.space,
