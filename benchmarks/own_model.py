@@ -22,7 +22,7 @@ import math
 import tempfile
 
 from benchmarks import rounds
-from benchmarks.tuning import make_watch, search
+from benchmarks.tuning import search, train_until_over
 
 MODULE = "benchmarks.own_model"
 SYSTEMS = ("defaults", "tuned", "random-search", "bayesian", "hyperband")
@@ -175,43 +175,19 @@ def work(arguments):
     rounds.serve({part: len(names[part][0]) for part in PARTS}, answer)
 
 
-def options_of_fit(names, epochs):
-    return {
-        "validation_data": names["val"],
-        "batch_size": BATCH_SIZE,
-        "epochs": epochs,
-    }
+def options_of_fit(names):
+    return {"validation_data": names["val"], "batch_size": BATCH_SIZE}
 
 
 def run_defaults(arguments, build, names, seconds, folder):
     """Trains with the default values; returns the model of the best epoch."""
-    import keras
     import keras_tuner
 
-    class TimeIsOver(Exception):
-        pass
-
-    def stop(model):
-        raise TimeIsOver
-
     hp = keras_tuner.HyperParameters()
-    model, best = build(hp), f"{folder}/best.weights.h5"
-    watch = make_watch(seconds, stop, SCORE)
-    callbacks = [
-        watch,
-        keras.callbacks.ModelCheckpoint(
-            best, SCORE, save_best_only=True, save_weights_only=True, mode="max"
-        ),
-    ]
-    options = options_of_fit(names, 10**6)
-    try:
-        model.fit(*names["train"], **options, callbacks=callbacks, verbose=0)
-    except TimeIsOver:
-        pass
-    if not watch.curve:
-        return None, 1, {}
-    model.load_weights(best)
-    return model, 1, hp.values
+    model, objective = build(hp), keras_tuner.Objective(SCORE, "max")
+    data, options = names["train"], options_of_fit(names)
+    model, _ = train_until_over(model, objective, data, options, seconds, folder)
+    return model, 1, hp.values if model else {}
 
 
 def run_tuned(arguments, build, names, seconds, folder):
@@ -240,7 +216,7 @@ def run_tuner(arguments, build, names, seconds, folder):
     import keras_tuner
 
     objective = keras_tuner.Objective(SCORE, "max")
-    options = options_of_fit(names, arguments.epochs)
+    options = options_of_fit(names) | {"epochs": arguments.epochs}
     model, _, trials, chosen = search(
         arguments.system, build, objective, names["train"], options, seconds, folder
     )

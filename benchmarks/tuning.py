@@ -271,13 +271,13 @@ def make_watch(seconds, on_over, score=SCORE):
     return Watch()
 
 
-def run_default(task, seconds, folder):
-    """Trains the recipe; returns its model of the best epoch, and its scores."""
-    import keras
+def train_until_over(model, objective, data, options, seconds, folder, callbacks=()):
+    """Trains a compiled model until the time is over; the arguments are as in `search`.
 
-    recipe = task.recipe
-    model = recipe.make_model(task.tokenizer.vocabulary_size)
-    train, validation = task.batches()
+    Returns the model, with the weights of its best epoch, and the scores over time. If
+    no epoch has ended, the model is None. `callbacks` precede those that read scores.
+    """
+    import keras
 
     class TimeIsOver(Exception):
         pass
@@ -286,34 +286,45 @@ def run_default(task, seconds, folder):
         raise TimeIsOver
 
     best = f"{folder}/best.weights.h5"
-    watch = make_watch(seconds, stop)
+    watch = make_watch(seconds, stop, objective.name)
+    saving = keras.callbacks.ModelCheckpoint(
+        best,
+        objective.name,
+        save_best_only=True,
+        save_weights_only=True,
+        mode=objective.direction,
+    )
+    callbacks = [*callbacks, watch, saving]
     try:
-        model.fit(
-            train,
-            validation_data=validation,
-            epochs=10**6,
-            shuffle=False,
-            verbose=0,
-            callbacks=[
-                # On epochs, too: `ModelCheckpoint` then saves the averages.
-                keras.callbacks.SwapEMAWeights(swap_on_epoch=True),
-                task.score(),
-                watch,
-                keras.callbacks.ModelCheckpoint(
-                    best,
-                    SCORE,
-                    save_best_only=True,
-                    save_weights_only=True,
-                    mode=DIRECTION,
-                ),
-            ],
-        )
+        model.fit(*data, **options, epochs=10**6, callbacks=callbacks, verbose=0)
     except TimeIsOver:
         pass
     if not watch.curve:
-        return None, [], 1, {}
+        return None, []
     model.load_weights(best)
-    return model, watch.curve, 1, recipe.model.options()
+    return model, watch.curve
+
+
+def run_default(task, seconds, folder):
+    """Trains the recipe; returns its model of the best epoch, and its scores."""
+    import keras
+    import keras_tuner
+
+    recipe = task.recipe
+    made = recipe.make_model(task.tokenizer.vocabulary_size)
+    train, validation = task.batches()
+    # On epochs, too: `ModelCheckpoint` then saves the averages.
+    averaging = keras.callbacks.SwapEMAWeights(swap_on_epoch=True)
+    model, curve = train_until_over(
+        made,
+        keras_tuner.Objective(SCORE, DIRECTION),
+        (train,),
+        dict(validation_data=validation, shuffle=False),
+        seconds,
+        folder,
+        [averaging, task.score()],
+    )
+    return model, curve, 1, recipe.model.options() if model else {}
 
 
 def run_tuned(task, seconds, folder):
