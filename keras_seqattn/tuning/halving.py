@@ -81,14 +81,12 @@ class Step:
 
     The rung `RUNGS`, one past the last, means that it pauses nowhere. `continued` is
     the id of the trial to continue, None for a new one. With `regularized` it goes on
-    with more regularization, and trains both directions up to the epoch
-    `bidirectional_epochs`.
+    with more regularization.
     """
 
     rung: int
     continued: str | None = None
     regularized: bool = False
-    bidirectional_epochs: int = 0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -244,8 +242,7 @@ class Standing:
         is_running = leader.status in records.UNFINISHED
         goes_on = not is_running and not self._has_ended(leader)
         if goes_on and self._overfits(leader):
-            rung, epochs = leader.values.get(RUNG, RUNGS), self._bidirectional(leader)
-            return Step(rung, leader.trial_id, True, epochs)
+            return Step(leader.values.get(RUNG, RUNGS), leader.trial_id, True)
         alone = len(self._runs) == 1 and self._is_timed
         if goes_on and alone and self.score(leader, FIRST_RUNG) is None:
             return Step(FIRST_RUNG, leader.trial_id)
@@ -258,9 +255,10 @@ class Standing:
         """Returns the values of the trial that continues a run, for a step."""
         source = self._source(step)
         values = records.trained_values(source.values)
+        bidirectional = source.bidirectional_epochs
         if step.regularized:
             values = self._regularized(source)
-        bidirectional = step.bidirectional_epochs or source.bidirectional_epochs
+            bidirectional = bidirectional or self._bidirectional(source)
         if bidirectional:
             values[records.BIDIRECTIONAL_EPOCHS] = bidirectional
         return {**values, "tuner/trial_id": source.trial_id, RUNG: step.rung}
@@ -322,7 +320,7 @@ class Standing:
 
     def _bidirectional(self, record):
         """Returns the epoch up to which a run that overfits learns both directions."""
-        if not self._plan.bidirectional or record.bidirectional_epochs:
+        if not self._plan.bidirectional:
             return 0
         count = len(record.epochs)
         left = self._seconds_left / self._regularized_seconds(record)

@@ -26,6 +26,15 @@ def plan(**options):
     return halving.Plan(**given | {"share": 0.75, "epochs": 27} | options)
 
 
+def overfitting(**values):
+    """A run whose training loss is far below its validation loss."""
+    made = record(0, [3.0 - 0.1 * epoch for epoch in range(8)])
+    for entry in made.epochs:
+        entry.update(val_loss=2.0, loss=1.0)
+    made.values = {**values, halving.RUNG: 3}
+    return made
+
+
 def test_rungs_come_from_the_most_epochs_or_from_the_time():
     one, two = record(0, [3.0]), record(0, [3.0, 2.0, 2.0])
     assert Standing(plan(), [one]).rung_epochs(one) == [1, 3, 9, 27]
@@ -234,10 +243,7 @@ def test_only_the_leader_pauses_to_be_regularized(tmp_path):
 
 
 def test_what_overfits_learns_both_directions_for_as_many_epochs_again():
-    leader = record(0, [3.0 - 0.1 * epoch for epoch in range(8)])
-    for entry in leader.epochs:
-        entry.update(val_loss=2.0, loss=1.0)
-    leader.values = {"dropout": 0.1, halving.RUNG: 3}
+    leader = overfitting(dropout=0.1)
     goes_on = {"dropout": 0.3, "tuner/trial_id": "0", halving.RUNG: 3}
     options = {"epochs": 1000, "regularize": lambda values: {"dropout": 0.3}}
     # Where little time is left, for half of it.
@@ -245,7 +251,7 @@ def test_what_overfits_learns_both_directions_for_as_many_epochs_again():
         both = plan(seconds=seconds, bidirectional=True, **options)
         standing = Standing(both, [leader])
         step = standing.next_step()
-        assert step == Step(3, "0", regularized=True, bidirectional_epochs=until)
+        assert step == Step(3, "0", regularized=True)
         values = standing.continued(step)
         assert values == {**goes_on, records.BIDIRECTIONAL_EPOCHS: until}
     later = record(1, [3.0, 2.0, 1.0], values=values)
@@ -270,10 +276,7 @@ def test_a_plan_regularizes_all_that_a_space_has():
     hp.Choice("kind", ["plain", "dropping"])
     with hp.conditional_scope("kind", ["dropping"]):
         hp.Choice("dropout", [0.0, 0.4])
-    leader = record(0, [3.0 - 0.1 * epoch for epoch in range(8)])
-    for entry in leader.epochs:
-        entry.update(val_loss=2.0, loss=1.0)
-    leader.values = {"kind": "dropping", "dropout": 0.0, halving.RUNG: 3}
+    leader = overfitting(kind="dropping", dropout=0.0)
     timed = plan(seconds=1000.0, epochs=1000).within(hp)
     standing = Standing(timed, [leader])
     assert standing.continued(standing.next_step())["dropout"] == 0.4
@@ -291,19 +294,17 @@ def test_a_run_that_a_callback_ended_is_not_continued():
 
 def test_what_overfits_goes_on_with_two_copies_of_each_pair():
     """Whose epochs take twice as long."""
-    leader = record(0, [3.0 - 0.1 * epoch for epoch in range(8)])
-    for entry in leader.epochs:
-        entry.update(val_loss=2.0, loss=1.0)
-    leader.values = {"dropout": 0.1, halving.RUNG: 3}
+    leader = overfitting(dropout=0.1)
     options = {"epochs": 1000, "consistency": 1.0, "bidirectional": True}
     for seconds, until in ((1000.0, 16), (28.0, 13)):
         standing = Standing(plan(seconds=seconds, **options), [leader])
         step = standing.next_step()
         # With them alone where nothing else regularizes more.
-        assert step == Step(3, "0", regularized=True, bidirectional_epochs=until)
+        assert step == Step(3, "0", regularized=True)
         values = standing.continued(step)
         assert values["dropout"] == 0.1
         assert values[records.CONSISTENCY] == 1.0
+        assert values[records.BIDIRECTIONAL_EPOCHS] == until
     # Too little time for eight of them.
     short = Standing(plan(seconds=24.0, **options), [leader])
     assert not short.next_step().regularized
