@@ -17,6 +17,10 @@ LINES = (["one red dog", "two red dogs"], ["ein roter Hund", "zwei rote Hunde"])
 SPACE = tuning.TranslationSpace(model_dim=8, key_dim=(2, 4), num_heads=(1, 2, 4))
 
 
+class Killed(BaseException):
+    """Stands for a SIGKILL: nothing catches it."""
+
+
 def step(value, values):
     """One epoch: where it leads depends on where it stood."""
     own = {name: x for name, x in values.items() if not name.startswith("tuner/")}

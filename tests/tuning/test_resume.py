@@ -7,6 +7,7 @@ import pytest
 
 from keras_seqattn.tuning import records
 from tests.pairs import slow
+from tests.tuning.conftest import Killed
 
 pytestmark = pytest.mark.backends("jax")  # nothing is computed
 
@@ -16,10 +17,6 @@ STUDIES = {
     "bayesian": {"algorithm": "bayesian", "max_trials": 10, "epochs": 1},
     "halving": {"algorithm": "halving", "max_trials": 6, "epochs": 9},
 }
-
-
-class Killed(BaseException):
-    """Stands for a SIGKILL: nothing catches it."""
 
 
 def kill_at(monkeypatch, number, after):

@@ -381,16 +381,13 @@ def test_a_clock_that_cannot_write_goes_on():
 
 
 def test_a_trial_that_takes_its_process_with_it_is_given_up(study, monkeypatch):
-    class Killed(BaseException):
-        pass
-
     fail_where(
         monkeypatch,
-        lambda values, record: Killed() if record.trial_id == "1" else None,
+        lambda values, record: conftest.Killed() if record.trial_id == "1" else None,
     )
     options = {"algorithm": "random", "max_trials": 3}
     for _ in range(trials.MOST_FRUITLESS_STARTS):
-        with pytest.raises(Killed):
+        with pytest.raises(conftest.Killed):
             study(**options)
     found = study(**options)
     assert statuses(found) == ["completed", "killed", "completed"]
@@ -400,12 +397,9 @@ def test_a_trial_that_takes_its_process_with_it_is_given_up(study, monkeypatch):
 def test_a_first_trial_that_is_given_up_does_not_end_halving(study, monkeypatch):
     """Rungs are tokens of a vocabulary's size, of the first trial's too."""
 
-    class Killed(BaseException):
-        pass
-
     fail_where(
         monkeypatch,
-        lambda values, record: None if int(record.trial_id) else Killed(),
+        lambda values, record: None if int(record.trial_id) else conftest.Killed(),
     )
     monkeypatch.setattr(
         "keras_seqattn.tuning.corpus.Corpus._count_tokens",
@@ -414,7 +408,7 @@ def test_a_first_trial_that_is_given_up_does_not_end_halving(study, monkeypatch)
     space = dataclasses.replace(conftest.SPACE, vocabulary_size=(50, 60))
     options = {"max_trials": 4, "epochs": 3, "space": space, "vocabulary_size": None}
     for _ in range(trials.MOST_FRUITLESS_STARTS):
-        with pytest.raises(Killed):
+        with pytest.raises(conftest.Killed):
             study(**options)
         (first,) = records.load_records(study.folder)
         assert first.configuration.vocabulary_size == 60  # nearest to the center's
