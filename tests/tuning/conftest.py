@@ -32,6 +32,8 @@ def simulated_fit(model, hp, study, record, epochs, is_done, *more):
     path = record.state / "state.json"
     state = records.read_json(path, {"epoch": 0, "value": 1.0})
     record.state.mkdir(exist_ok=True)
+    if len(record.epochs) < epochs and is_done(record):
+        return True
     for epoch in range(state["epoch"], epochs):
         value = step(state["value"], hp.values)
         if record.note_epoch(epoch, {}, value, study.objective.direction, 1.0):
@@ -40,7 +42,7 @@ def simulated_fit(model, hp, study, record, epochs, is_done, *more):
         state = {"epoch": epoch + 1, "value": value}
         records.write_json(path, state)
         if is_done(record):
-            return True
+            return len(record.epochs) < epochs
     return False
 
 
