@@ -272,10 +272,11 @@ def make_watch(seconds, on_over, score=SCORE):
 
 
 def train_until_over(model, objective, data, options, seconds, folder, callbacks=()):
-    """Trains a compiled model until the time is over; the arguments are as in `search`.
+    """Trains a compiled model until the time is over.
 
-    Returns the model, with the weights of its best epoch, and the scores over time. If
-    no epoch has ended, the model is None. `callbacks` precede those that read scores.
+    The arguments are as in `search`, but `options` has no number of epochs. Returns the
+    model, with the weights of its best epoch, and the scores over time. If no epoch has
+    ended, the model is None. `callbacks` precede those that read scores.
     """
     import keras
 

@@ -161,7 +161,7 @@ def _fill_positions(checkpoint, side, positions):
 
 def _fill_block(checkpoint, name, block):
     residuals = {"self_attn": block.attention_residual}
-    if getattr(block, "cross_residual", None) is not None:
+    if block.cross_residual is not None:
         residuals["encoder_attn"] = block.cross_residual
     for part, residual in residuals.items():
         fill_attention(checkpoint, f"{name}.{part}", residual.sublayer, PROJECTIONS)

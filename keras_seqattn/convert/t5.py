@@ -130,7 +130,7 @@ def _scales_outputs(checkpoint):
 
 def _fill_block(checkpoint, name, block):
     residuals = {"SelfAttention": block.attention_residual}
-    if getattr(block, "cross_residual", None) is not None:
+    if block.cross_residual is not None:
         residuals["EncDecAttention"] = block.cross_residual
     for number, (part, residual) in enumerate(residuals.items()):
         layer = f"{name}.layer.{number}"

@@ -311,9 +311,11 @@ def _join_states(states: Sequence[State], coverage: bool) -> State:
         for part in parts
     }
     # `check_model` says what a model's state lacks.
-    if coverage and all("coverage" in state["beam"] for state in states):
-        received = [state["beam"]["coverage"] for state in states]
+    beams = [state.get("beam", {}) for state in states]
+    if coverage and all("coverage" in beam for beam in beams):
+        received = [beam["coverage"] for beam in beams]
         joined["beam"]["coverage"] = ops.mean(ops.stack(received), axis=0)
-    if coverage and "mask" in states[0]["sentence"]:
-        joined["sentence"]["mask"] = states[0]["sentence"]["mask"]
+    sentence = states[0].get("sentence", {})
+    if coverage and "mask" in sentence:
+        joined["sentence"]["mask"] = sentence["mask"]
     return joined

@@ -253,7 +253,7 @@ def _table(embedding):
 
 
 def _fill_block(layer, block):
-    residual, cross = block.attention_residual, getattr(block, "cross_residual", None)
+    residual, cross = block.attention_residual, block.cross_residual
     _fill_norm(layer.self_attention.layer_norm, residual.norm_layer)
     _fill_attention(layer.self_attention, residual, fused=3)
     if isinstance(residual.sublayer.positions, RelativeBias):

@@ -128,26 +128,33 @@ class Plan:
         more = functools.partial(regularize, hyperparameters=hyperparameters)
         return dataclasses.replace(self, regularize=more)
 
-    def pauses(self, record: TrialRecord, directory: Path) -> bool:
-        """Returns whether a run pauses now, at its rung.
+    def pauses(self, rung: int, directory: Path) -> Callable[[TrialRecord], bool]:
+        """Returns a function that tells from a run's record whether the run pauses.
 
-        It does unless the next step is to continue this very run. Then it goes on in
-        place, and its values get the new rung.
+        At its rung it pauses, unless the next step is to continue this very run. Then
+        it goes on in place, and the function notes the new rung in the record's values.
+        A run that is resumed begins with the rung it was sent to, since the study may
+        have more time now.
         """
-        known = [
-            dataclasses.replace(record, status=records.PAUSED)
-            if other.trial_id == record.trial_id
-            else other
-            for other in records.load_records(directory)
-        ]
-        standing = Standing(self, known)
-        if not standing.is_due(record):
+
+        def is_paused(record):
+            nonlocal rung
+            known = [
+                dataclasses.replace(record, status=records.PAUSED)
+                if other.trial_id == record.trial_id
+                else other
+                for other in records.load_records(directory)
+            ]
+            standing = Standing(self, known)
+            if not standing.is_due(record, rung):
+                return False
+            step = standing.next_step()
+            if step is None or step.continued != record.trial_id or step.regularized:
+                return True
+            record.values[RUNG] = rung = step.rung
             return False
-        step = standing.next_step()
-        if step is None or step.continued != record.trial_id or step.regularized:
-            return True
-        record.values[RUNG] = step.rung
-        return False
+
+        return is_paused
 
 
 class Standing:
@@ -202,7 +209,7 @@ class Standing:
         seconds = statistics.median(epoch["seconds"] for epoch in like.epochs[TIMED])
         return seconds * tokens(record) / tokens(like)
 
-    def is_due(self, record: TrialRecord) -> bool:
+    def is_due(self, record: TrialRecord, rung: int) -> bool:
         """Returns whether a run is to ask what is next: at its rung, or at its end.
 
         A leader that overfits is also to ask.
@@ -210,7 +217,6 @@ class Standing:
         epochs = self.rung_epochs(record)
         if epochs is None:
             return False
-        rung = record.values[RUNG]
         limit = min(epochs[rung] if rung < RUNGS else math.inf, self._plan.epochs)
         if len(record.epochs) >= limit or has_plateaued(record):
             return True

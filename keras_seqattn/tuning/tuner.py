@@ -5,7 +5,6 @@ and runs them: one that a kill interrupted is continued, one that ended is not r
 """
 
 import contextlib
-import functools
 import os
 import time
 from typing import Any, TextIO
@@ -189,7 +188,7 @@ class Tuner(keras_tuner.Tuner):
         is_done = self._is_below_median
         if settings.plan is not None:
             plan = settings.plan.within(self.oracle.get_space())
-            is_done = functools.partial(plan.pauses, directory=settings.directory)
+            is_done = plan.pauses(hp.values[halving.RUNG], settings.directory)
         ended_early = trials.fit(
             model, hp, settings, record, epochs, is_done, self._progress
         )

@@ -238,8 +238,8 @@ def test_only_the_leader_pauses_to_be_regularized(tmp_path):
         return made
 
     leader, other = keep(0, 1.0), keep(1, 2.0)
-    assert timed.pauses(leader, tmp_path)
-    assert not timed.pauses(other, tmp_path)
+    assert timed.pauses(3, tmp_path)(leader)
+    assert not timed.pauses(3, tmp_path)(other)
 
 
 def test_what_overfits_learns_both_directions_for_as_many_epochs_again():
@@ -399,3 +399,13 @@ def test_a_continuation_that_failed_leaves_the_trial_before_it(dropout, epochs):
     failed.continued_from = "0" if epochs else None
     latest = halving.latest_records([first, failed, weak])
     assert [one.trial_id for one in latest] == (["2"] if dropout == 0.1 else ["0", "2"])
+
+
+def test_a_run_that_is_resumed_asks_again_where_there_is_more_time(tmp_path):
+    made = record(0, [3.0 - 0.01 * i for i in range(60)], status=records.RUNNING)
+    made.values, made.configuration = {halving.RUNG: halving.RUNGS}, None  # in place
+    made.path = records.folder_of(tmp_path, "0")
+    made.save()
+    timed = plan(seconds=400.0, epochs=1000)
+    assert not timed.pauses(0, tmp_path)(made)
+    assert made.values[halving.RUNG] == halving.FIRST_RUNG

@@ -138,7 +138,9 @@ def test_ten_kills_at_random_moments_change_nothing(tmp_path, algorithm):
     seconds = time.monotonic() - begin
     expected = found(tmp_path / "whole")
     trials = records.load_records(tmp_path / "whole")
-    assert sum(trial.continued_from is None for trial in trials) == 4
+    if algorithm == "halving":  # whose `max_trials` counts new ones alone
+        trials = [trial for trial in trials if trial.continued_from is None]
+    assert len(trials) == 4
     rng, kills, studies = random.Random(0), 0, 0
     while kills < 10:
         studies += 1
