@@ -316,7 +316,8 @@ class BeamSearch(Search):
         ranking = ops.concatenate([state.ended_ranking, ranking], axis=1)
         scores = ops.concatenate([state.ended_scores, scores], axis=1)
         token_ids = ops.concatenate([state.ended_ids, token_ids], axis=1)
-        # Ties go to earlier hypotheses, so that an empty place keeps its score of -inf.
+        # Equal values keep their order, so that an empty place, with its score of -inf,
+        # stays before a candidate that does not count.
         ranking, best = largest(ranking, self.num_hypotheses)
         num_new = ops.sum(ops.cast(is_new, "int32"), axis=1, keepdims=True)
         return state._replace(

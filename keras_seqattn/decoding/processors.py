@@ -21,9 +21,8 @@ FORBIDDEN = -1e9
 # The largest number that an option may add to a log-probability, or subtract: a sum of
 # thousands of them is still allowed.
 MOST_ADDED = 1e5
-# A forbidden token of a forbidden beam has about 2 * FORBIDDEN, a value of the search.
-# `LOWEST` must be below it, and `CHOSEN_BEFORE` below that.
-# Value of what is no candidate (padding, or a beam that has ended).
+# Value of what is no candidate (padding, or a beam that has ended). A forbidden token
+# of a forbidden beam has about this value too.
 NO_CANDIDATE = 2 * FORBIDDEN
 # No value of a search is lower than this: `best_of_all` replaces a model's own -inf.
 LOWEST = 4 * FORBIDDEN

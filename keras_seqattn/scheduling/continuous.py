@@ -319,6 +319,8 @@ def _short_to_long(
         batch_size = max(size_of(length), most_sentences(length))
         batches, waiting = in_batches(waiting, batch_size), []
         for batch in batches:
+            # Where the next length is much longer, none is left to it: each would take
+            # a row there that is mostly padding.
             indices, found, left = search(
                 batch, length, to_the_end=is_much_shorter(length, longer)
             )

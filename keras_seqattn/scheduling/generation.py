@@ -62,8 +62,7 @@ from keras_seqattn.scheduling.static import (
     padded_length,
 )
 
-# When several programs run at once: the fewest sentences for which another one is
-# begun, and the most that one searches at once.
+# When several programs run at once: the fewest and the most rows of one.
 BATCH_SIZE_PER_THREAD = (16, 32)
 # By how many tokens the first capacity exceeds the source: most translations fit.
 EXTRA_CAPACITY = 8
@@ -256,11 +255,15 @@ def decode_lists(
     can_start_late = {"start", "grow"} <= abilities(model)
     plan = make_plan(len(chosen), method.width, can_start_late)
     limits = _limits(model, lists, max_length)
-    given = ([x[i] for i in chosen] for x in (prefixes, limits))
-    check_prefix_lengths(*given, [first + i for i in chosen])
+    check_prefix_lengths(
+        [prefixes[i] for i in chosen],
+        [limits[i] for i in chosen],
+        [first + i for i in chosen],
+    )
     if constraints is not None:
         check_lengths(constraints, limits, map(len, prefixes), first)
         table = table_size(constraints)
+    # The longest first, as `schedule` needs them.
     lengths = {
         index: padded_length(model, len(lists[index]), plan.continuous)
         for index in sorted(chosen, key=lambda index: -len(lists[index]))
@@ -278,10 +281,12 @@ def decode_lists(
         if constraints is not None:
             rows = [constraints[index] for index in batch]
             tables = make_constraints(rows, model.pad_id, table)
-        own = (limits[batch], seeds[batch], prefix, tables)
-        sentences = _sentences(model, some, length, *own)
+        sentences = _sentences(
+            model, some, length, limits[batch], seeds[batch], prefix, tables
+        )
         size = size_of(length)
-        # Even under a continuous plan it is a static batch if its rows take them all.
+        # What counts is the most sentences that a program of this length takes, not
+        # those of this batch: if they are no more than its rows, none ever waits.
         some_may_wait = plan.continuous and continuous.most_sentences(length) > size
         if not some_may_wait:
             size = static.num_rows(len(batch), length, size, plan.width)

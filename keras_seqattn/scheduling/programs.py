@@ -47,7 +47,7 @@ def compile_report(model: Any) -> CompileReport:
 
 
 def programs(model: Any) -> list[compile.CompiledFunction]:
-    """Returns the programs that were compiled for a model.
+    """Returns a model's compiled functions, each of one or more programs.
 
     Args:
         model: The model.

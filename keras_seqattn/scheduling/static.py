@@ -71,7 +71,9 @@ class ProgramOptions(NamedTuple):
     """The options that the programs of a search are compiled for.
 
     Without a tail the first capacity is the whole one: a program then leaves no
-    sentence unfinished, since no other program would go on with it.
+    sentence unfinished, since no other program would go on with it. An exception is
+    `search_continuously` not `to_the_end`: what it leaves is searched again from its
+    beginning.
     """
 
     method: Search  # without its seed
@@ -258,7 +260,8 @@ def num_rows(count: int, length: int, most: int, width: int = 1) -> int:
 def rounded_size(count: int, width: int) -> int:
     """Returns the fewest rows, of `width` beams each, that programs have for `count`.
 
-    It is the smallest of `BATCH_SIZES` that is large enough, or 2.
+    It is the smallest of `BATCH_SIZES` that is large enough, or
+    `compile.fewest_rows()`, below which a program is no faster.
     """
     size = next(size for size in BATCH_SIZES if size >= count)
     return size if size * width >= compile.fewest_rows() else compile.fewest_rows()

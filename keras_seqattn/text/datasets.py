@@ -55,7 +55,7 @@ class EpochDataset(keras.utils.PyDataset):
         the number of the epoch that comes next.
         """
         self._number += epochs
-        self._first, self._batch, self._asked = batches, None, set()
+        self._first, self._batch_of, self._asked = batches, None, set()
         self._token = object()  # An iterator counts its pass only if this is unchanged.
         return self._number
 
@@ -65,11 +65,11 @@ class EpochDataset(keras.utils.PyDataset):
 
     def __getitem__(self, index: int) -> Any:
         """Returns a batch of the current epoch by its number."""
-        if self._batch is None:
-            self._batch = self._batches()
+        if self._batch_of is None:
+            self._batch_of = self._batch_function()
         number = range(len(self))[index]
         self._asked.add(number)
-        return self._batch(number)
+        return self._batch_of(number)
 
     def on_epoch_end(self) -> None:
         """Goes on to the next epoch if all batches of this one were requested."""
@@ -78,15 +78,15 @@ class EpochDataset(keras.utils.PyDataset):
 
     def __iter__(self) -> Iterator[Any]:
         """Yields the batches of the next epoch."""
-        batch = self._batches()
+        batch_of = self._batch_function()
         token = self._token
         for index in range(len(self)):
             # Not if another iterator has ended since, or `pass_over` was called.
             if index + 1 == len(self) and self._token is token:
                 self.pass_over(1)
-            yield batch(index)
+            yield batch_of(index)
 
-    def _batches(self):
+    def _batch_function(self):
         """Returns the function from a number to a batch of an epoch, the current one.
 
         Skipped batches are not made: the first one after them stands for each.

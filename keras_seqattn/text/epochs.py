@@ -52,20 +52,20 @@ class Epochs:
     @functools.cached_property
     def steps(self) -> int:
         """Number of batches in each epoch."""
-        plans = (self._plan(sides) for sides in self._draws(0))
+        counts = (len(self._list_batches(sides)) for sides in self._draws(0))
         spare = 1 if self.copies.sampling else 0
-        return max(len(plan) for plan in plans) + spare
+        return max(counts) + spare
 
     def epoch(self, number: int) -> "Epoch":
         """Returns the epoch of a number, from 0; it is the same in every call."""
         rng = np.random.default_rng((self.seed, number)) if self.shuffle else None
         for sides in self._draws(1 + number):
-            plan = self._plan(sides, rng, self.steps)
-            if len(plan) == self.steps:
+            batches = self._list_batches(sides, rng, self.steps)
+            if len(batches) == self.steps:
                 break  # at the latest with the plain segmentation, which comes last
         if number < self.bidirectional_epochs:
             sides = self._swap_sides(sides, number)
-        return Epoch(self, number, sides, plan)
+        return Epoch(self, number, sides, batches)
 
     def _swap_sides(self, sides, number):
         """Swaps the sides of half of the pairs; an epoch later, of the other half."""
@@ -76,7 +76,7 @@ class Epochs:
             for source, target in sides
         ]
 
-    def _plan(self, sides, rng=None, steps=0):
+    def _list_batches(self, sides, rng=None, steps=0):
         """Lists an epoch's batches as (shape, pairs), halving some to reach `steps`."""
         lengths = np.max([lengths_of(both) for both in sides], axis=0)
         places = np.searchsorted([length for _, length in self.buckets], lengths)
@@ -96,7 +96,7 @@ class Epochs:
         return [batches[i] for i in order]
 
     def _draws(self, number) -> Iterator[list]:
-        """Yields drawn segmentations, and finally plain ones, which are shorter.
+        """Yields drawn segmentations, and finally plain ones, which always fit `steps`.
 
         Each is a list with the `Side`s of each of the copies' segmentations.
         `number` counts epochs from 1; 0 is for the draws that only determine `steps`.
@@ -127,13 +127,13 @@ class Epoch:
     """The batches of one epoch.
 
     `number` counts epochs from 0. `sides` are the `Side`s of each of the copies'
-    segmentations, `plan` the (shape, pairs) of each batch.
+    segmentations, `batches` the (shape, pairs) of each batch.
     """
 
     epochs: Epochs
     number: int
     sides: Sequence[Sequence[Side]]
-    plan: Sequence[tuple[tuple[int, int], np.ndarray]]
+    batches: Sequence[tuple[tuple[int, int], np.ndarray]]
 
     def batch(self, index: int) -> tuple[Any, np.ndarray]:
         """Returns a batch's inputs and labels, int32 `(R, L)`.
@@ -141,11 +141,11 @@ class Epoch:
         The inputs are a dict of "source_ids" and "target_ids"; those of texts without
         translations are the target's ids alone.
         """
-        epochs, ((size, length), pairs) = self.epochs, self.plan[index]
+        epochs, ((size, length), pairs) = self.epochs, self.batches[index]
         rows = _spread(pairs, size // epochs.copies.number, epochs.parts)
         *sources, labels = (
-            epochs.copies.side_by_side([side.padded(rows, length) for side in column])
-            for column in zip(*self.sides, strict=True)
+            epochs.copies.side_by_side([side.padded(rows, length) for side in drawn])
+            for drawn in zip(*self.sides, strict=True)
         )
         target_ids = _shifted(labels, epochs.tokenizers[-1])
         if not sources:

@@ -28,10 +28,10 @@ class MaskedCrossentropy(keras.losses.Loss):
     over the whole vocabulary, including the label. The batch's loss is
     `sum(w * loss) / sum(w)`, where `w` is 0 if the label is `pad_id`, else the
     sample weight or 1. So it does not depend on the amount of padding; a batch of
-    only padding gives 0, and zero gradients. The losses of replicas that share a batch
-    average to this mean over all of its tokens. Over several batches, as for the
-    `val_loss` of `fit`, Keras weights the means by rows; `TokenCrossentropy` averages
-    over the tokens of all batches.
+    only padding gives 0, and zero gradients. Each of several replicas that share a
+    batch returns its share of this mean: the shares add up to the mean over all of the
+    batch's tokens. Over several batches, as for the `val_loss` of `fit`, Keras weights
+    the means by rows; `TokenCrossentropy` averages over the tokens of all batches.
 
     With `consistency`, two predictions of the same labels, which differ by dropout, are
     also made more alike: `consistency * sum(w * d) / sum(w)` is added. Here `d` is the

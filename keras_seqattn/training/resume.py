@@ -1,4 +1,18 @@
-"""Training that continues where it was stopped, as if it had not been stopped."""
+"""Training that continues where it was stopped, as if it had not been stopped.
+
+What `Resume` does when Keras calls its methods:
+
+    set_params          locks the directory, reads the last save, and cuts files to
+                        which lines were appended after it
+    on_train_begin      restores variables and callbacks, and lets `fit` begin at the
+                        saved epoch, and `data` at its pass and batch
+    on_epoch_begin      seeds all random numbers; within an epoch, replaces the train
+                        function by one that skips batches
+    on_train_batch_end  restores the callbacks after skipped batches; saves (with
+                        `every`)
+    on_epoch_end        saves
+    on_train_end        releases the directory
+"""
 
 import json
 import os
@@ -227,21 +241,25 @@ class Resume(keras.callbacks.Callback):
 
     def _read(self):
         """Reads the last save, and cuts what was appended to files after it."""
-        begin = self.directory / _BEGIN
-        found = saved = self._read_last()
-        if found is not None:
-            self._check(found["training"])
-        elif begin.exists():  # A kill came before the first save.
-            saved = read_snapshot(begin)
-        else:
-            saved = {"files": self._sizes()}
-            if self._appended:
-                write_snapshot(begin, saved)
-        for path, size in saved.get("files", {}).items():
+        last = self._read_last()
+        if last is not None:
+            self._check(last["training"])
+        sizes = self._first_sizes() if last is None else last.get("files", {})
+        for path, size in sizes.items():
             path = pathlib.Path(path)
             if path in self._appended and path.exists() and path.stat().st_size > size:
                 os.truncate(path, size)
-        return found
+        return last
+
+    def _first_sizes(self):
+        """Returns the sizes that the files had before the run, and keeps them."""
+        path = self.directory / _BEGIN
+        if path.exists():  # A kill came before the first save.
+            return read_snapshot(path)["files"]
+        sizes = self._sizes()
+        if self._appended:
+            write_snapshot(path, {"files": sizes})
+        return sizes
 
     def _read_last(self):
         """Reads the last save, or the one before it if the last is damaged."""
@@ -327,7 +345,7 @@ class Resume(keras.callbacks.Callback):
     def _check_batches(self, saved):
         """Raises an error if an epoch is to be resumed on data of a different length.
 
-        An epoch on different data may well begin after the last.
+        Between two epochs the data may change.
         """
         wanted, batches = saved.get("batches"), self._num_batches()
         known = wanted is not None and batches is not None
@@ -361,10 +379,12 @@ class Resume(keras.callbacks.Callback):
 
     def _count_passes(self):
         """Returns how many passes over the data have begun, 0 if it cannot tell."""
+        # To pass over nothing changes nothing, and returns the next pass's number.
         can_tell = hasattr(self.data, "pass_over")
         return (self.data.pass_over(0, 0) or 0) if can_tell else 0
 
     def _begin_passes(self, number, batch):
+        """Lets the data begin at a pass, counted from the run's first, and a batch."""
         if hasattr(self.data, "pass_over"):
             # An earlier `fit` in this process may have passed over the same data.
             begun = self._count_passes() - self._passes_before

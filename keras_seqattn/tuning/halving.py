@@ -3,23 +3,30 @@
 A run is one training: a trial that was drawn, and the trials that continue it, each
 from where the previous one paused.
 
-A run pauses at rungs. Each rung is three times as many target tokens (or seconds, where
-these are limited) as the one before. The best third of the runs that a rung has seen is
-promoted: each continues to the next rung, in another trial, from where it paused. Part
-of the time goes to such runs, if it is enough for several. The rest belongs to the
-leader, the best run on the highest rung that any has reached, until it gets no better.
-The first trial trains far before others begin. It leads, so none of its training is
-wasted, and how fast it learns shows how the time is best spent.
+A run pauses at rungs. Each rung is three times as long as the one before, in epochs of
+the run or, where seconds are limited, in seconds. The best third of the runs that a
+rung has seen is promoted: each continues to the next rung, in another trial, from where
+it paused.
+
+Where seconds are limited, the first trial trains far before others begin: none of its
+training is wasted, and how fast it learns shows how the time is best spent. Then
+promotions come first and new draws second, as long as they stay within the time that is
+not the leader's share and is enough for several draws. Once it is used up, the leader
+trains on, the best run on the highest rung that any has reached, until it gets no
+better. Without a limit of seconds others begin at once, and the leader goes on when
+nothing else is left.
 
 Hyperparameters that act late (more dropout, smoothing or depth, a lower rate, a longer
 warm-up) look worse on a low rung than they are. Those that act early (less of these, or
 a higher rate) look better. So a rung promotes by groups: runs that act later or earlier
-than the first trial compete only with runs of the same kind. All the same, one that
+than the first trial, or both, compete only with runs of the same kind, and a kind of
+fewer than three runs promotes none. All the same, one that
 acts later leads as soon as it is ahead; one that acts earlier does not lead before the
 first trial has come to its end.
 
-The leader overfits when its validation loss rises, is far above its training loss, or
-is above it and has almost stopped falling. It then goes on with more regularization,
+The leader overfits when its validation loss rises; in a trial that continues no other,
+also when that is far above the training loss, or above it and has almost stopped
+falling. It then goes on with more regularization,
 from its weights and its optimizer's state. A translation model also learns both
 directions for a while, and trains on two copies of each pair with a loss that makes
 their predictions alike.
@@ -64,10 +71,10 @@ FIRST_RUNG, FEWEST_DRAWS = RUNGS - 2, 6
 # took to its best epoch, if that is more: a noisy score, such as an accuracy, may by
 # chance alone fail to improve, or even get worse, for several epochs in a row.
 PATIENCE = 8
-# A run overfits RISING epochs after its lowest validation loss. One that continues no
-# other run also overfits once its training loss is below the validation loss by more
-# than the share APART of the latter. STALLED_APART is enough if the validation loss
-# fell by no more than the share STALLED in the last RISING epochs.
+# A run overfits RISING epochs after the lowest validation loss of its latest trial. If
+# that continues no other, it also overfits once its training loss is below the
+# validation loss by more than the share APART of the latter. STALLED_APART is enough if
+# the validation loss fell by no more than the share STALLED in the last RISING epochs.
 RISING, APART = 4, 0.25
 STALLED_APART, STALLED = 0.1, 0.005
 # Name endings of hyperparameters that act late if they are larger, or if smaller.
@@ -177,12 +184,13 @@ class Standing:
     def rung_epochs(self, record: TrialRecord) -> list[int] | None:
         """Returns the number of epochs after which a run has reached each rung.
 
-        Rungs are numbers of tokens. With a limit of seconds they are seconds, so that
-        models are compared by what they become in the time, not by what they learn from
-        a token. The last rung is then at most the leader's share of the seconds. It is
-        never longer than the longest training that has plateaued. With a limit of
-        seconds, no rung is shorter than three epochs of the first trial, or than what
-        its compilation took, and None is returned while no trial's speed is known.
+        Without a limit of seconds the last rung is `Plan.epochs` of the run's own
+        epochs. With one, rungs are seconds, so that models are compared by what they
+        become in the time, not by what they learn from a token. The last rung is then
+        at most the leader's share of the seconds; no rung is shorter than three epochs
+        of the first trial, or than what its compilation took; None is returned while no
+        trial's speed is known. In both cases the last rung is no longer than the
+        longest training that has plateaued.
         """
         plan, least = self._plan, 0.0
         if self._is_timed and not self._timed:
@@ -195,6 +203,7 @@ class Standing:
             compiling = self._timed[0].epochs[0]["seconds"] - first
             least = max(compiling, records.FEW_EPOCHS * first)
         rungs = [max(last / REDUCTION**i, least) for i in reversed(range(RUNGS))]
+        # Rounded first, so that 3.0000000001 epochs are not 4.
         return [max(1, math.ceil(round(rung / epoch, 6))) for rung in rungs]
 
     def _epoch_cost(self, record):
@@ -237,6 +246,11 @@ class Standing:
     def next_step(self, drawn: int | None = None) -> Step | None:
         """Returns what is to be done next; None where nothing is left.
 
+        The first that applies: a leader that overfits goes on with more regularization;
+        where seconds are limited, a first trial that is alone trains to FIRST_RUNG; a
+        run is promoted; a new one is drawn. If the last two are impossible, or would
+        take the leader's share, the leader goes on.
+
         `drawn` is the number of trials that were drawn; None counts the records.
         """
         if drawn is None:
@@ -257,7 +271,7 @@ class Standing:
             return Step(RUNGS, leader.trial_id)
         return step
 
-    def continued(self, step: Step) -> dict[str, Any]:
+    def values_to_continue(self, step: Step) -> dict[str, Any]:
         """Returns the values of the trial that continues a run, for a step."""
         source = self._source(step)
         values = records.trained_values(source.values)
@@ -282,7 +296,7 @@ class Standing:
         able, known = self._runs, self._known
         first = [r for r in able if known[0] in lineage(r, known)]
         if first and not self._has_ended(first[0]):
-            able = [r for r in able if not acts_late(known[0], r)]
+            able = [r for r in able if not acts_later(known[0], than=r)]
         for rung in reversed(range(RUNGS)):
             found = self._ranked(able, rung)
             if found:
@@ -354,7 +368,7 @@ class Standing:
         for rung in reversed(range(RUNGS - 1)):
             groups = {}
             for record in self._ranked(self._runs, rung):
-                kind = acts_late(record, first), acts_late(first, record)
+                kind = acts_later(record, than=first), acts_later(first, than=record)
                 groups.setdefault(kind, []).append(record)
             for group in groups.values():
                 for record in group[: len(group) // REDUCTION]:
@@ -396,6 +410,7 @@ class Standing:
         running = sum(record.status == records.RUNNING for record in self._known)
         time = (max(plan.workers, 1 + running) - plan.share) * plan.seconds
         if step.continued is None:
+            # A draw costs about what the leader took to reach that rung.
             epochs = self.rung_epochs(leader)[step.rung]
             cost = sum(epoch["seconds"] for epoch in leader.epochs[:epochs])
             # One draw alone shows little: there must be time for FEWEST_DRAWS.
@@ -473,7 +488,7 @@ def lineage(record: TrialRecord, known: Sequence[TrialRecord]) -> Iterator[Trial
         record = by_id.get(record.continued_from)
 
 
-def acts_late(record: TrialRecord, than: TrialRecord) -> bool:
+def acts_later(record: TrialRecord, than: TrialRecord) -> bool:
     """Returns whether a trial has more of what acts late than a different one."""
     for name in record.values.keys() & than.values.keys():
         value, other = record.values[name], than.values[name]

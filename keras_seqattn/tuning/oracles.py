@@ -247,7 +247,7 @@ class SuccessiveHalving(Durable, keras_tuner.Oracle):
             step = standing.next_step(math.inf)  # Only what was begun goes on.
         if step is None:
             return {"status": kt_trials.TrialStatus.STOPPED, "values": None}
-        return self._to_run(standing.continued(step))
+        return self._to_run(standing.values_to_continue(step))
 
     def _to_run(self, values):
         return {"status": kt_trials.TrialStatus.RUNNING, "values": values}
@@ -281,7 +281,8 @@ class SuccessiveHalving(Durable, keras_tuner.Oracle):
         """Returns values within the budget that were not tried; None if none are left.
 
         The first trial has the defaults, which are the center's. Later ones are near
-        the leader, further away with each draw that was refused.
+        the leader: the further away, the more trials followed the leader's, and the
+        more draws were refused.
         """
         space, center, failures = self.hyperparameters, {}, 0
         if leader is not None:

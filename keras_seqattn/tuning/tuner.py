@@ -81,8 +81,10 @@ class Tuner(keras_tuner.Tuner):
             if trial.status == kt_trials.TrialStatus.IDLE:
                 time.sleep(IDLE_SECONDS)
                 continue
-            score, trial.status = self.run_trial(trial), kt_trials.TrialStatus.FAILED
-            if score is not None:
+            score = self.run_trial(trial)
+            if score is None:
+                trial.status = kt_trials.TrialStatus.FAILED
+            else:
                 metrics = {self._settings.objective.name: score}
                 self.oracle.update_trial(trial.trial_id, metrics)
                 trial.status = kt_trials.TrialStatus.COMPLETED

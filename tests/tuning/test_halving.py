@@ -116,19 +116,19 @@ def test_what_acts_early_leads_when_the_first_has_come_to_its_end():
     assert Standing(plan(), known).leader is known[5]
 
 
-def test_names_tell_what_acts_late():
+def test_names_tell_what_acts_later():
     def made(**values):
         return TrialRecord("0", values=values)
 
     first = made(dropout_rate=0.1, lr=0.01)
-    assert halving.acts_late(made(dropout_rate=0.2), first)
-    assert not halving.acts_late(first, made(dropout_rate=0.2))
-    assert halving.acts_late(first, made(lr=0.02))
+    assert halving.acts_later(made(dropout_rate=0.2), first)
+    assert not halving.acts_later(first, made(dropout_rate=0.2))
+    assert halving.acts_later(first, made(lr=0.02))
     first = made(num_layers=2, weight_decay=0.1, learning_rate="cosine")
-    assert halving.acts_late(made(num_layers=3), first)
-    assert halving.acts_late(first, made(weight_decay=0.0))
-    assert not halving.acts_late(made(learning_rate="constant"), first)
-    assert not halving.acts_late(first, made(num_heads=2, units=3))
+    assert halving.acts_later(made(num_layers=3), first)
+    assert halving.acts_later(first, made(weight_decay=0.0))
+    assert not halving.acts_later(made(learning_rate="constant"), first)
+    assert not halving.acts_later(first, made(num_heads=2, units=3))
 
 
 def test_the_leader_has_its_share_of_the_time():
@@ -252,12 +252,12 @@ def test_what_overfits_learns_both_directions_for_as_many_epochs_again():
         standing = Standing(both, [leader])
         step = standing.next_step()
         assert step == Step(3, "0", regularized=True)
-        values = standing.continued(step)
+        values = standing.values_to_continue(step)
         assert values == {**goes_on, records.BIDIRECTIONAL_EPOCHS: until}
     later = record(1, [3.0, 2.0, 1.0], values=values)
     for again in (False, True):
         step = Step(3, "1", regularized=again)
-        kept = Standing(both, [leader, later]).continued(step)
+        kept = Standing(both, [leader, later]).values_to_continue(step)
         assert kept[records.BIDIRECTIONAL_EPOCHS] == until
     # It gets no better in these epochs, and overfits or has settled after them.
     scores = [3.0 - 0.1 * epoch for epoch in range(8)] + [3.0] * 30
@@ -268,7 +268,7 @@ def test_what_overfits_learns_both_directions_for_as_many_epochs_again():
         assert halving.has_plateaued(later) == settles
         assert halving.has_overfit(later) == (count > until + halving.RISING)
     own = Standing(plan(seconds=1000.0, **options), [leader])
-    assert own.continued(own.next_step()) == goes_on
+    assert own.values_to_continue(own.next_step()) == goes_on
 
 
 def test_a_plan_regularizes_all_that_a_space_has():
@@ -279,7 +279,7 @@ def test_a_plan_regularizes_all_that_a_space_has():
     leader = overfitting(kind="dropping", dropout=0.0)
     timed = plan(seconds=1000.0, epochs=1000).within(hp)
     standing = Standing(timed, [leader])
-    assert standing.continued(standing.next_step())["dropout"] == 0.4
+    assert standing.values_to_continue(standing.next_step())["dropout"] == 0.4
 
 
 def test_a_run_that_a_callback_ended_is_not_continued():
@@ -301,7 +301,7 @@ def test_what_overfits_goes_on_with_two_copies_of_each_pair():
         step = standing.next_step()
         # With them alone where nothing else regularizes more.
         assert step == Step(3, "0", regularized=True)
-        values = standing.continued(step)
+        values = standing.values_to_continue(step)
         assert values["dropout"] == 0.1
         assert values[records.CONSISTENCY] == 1.0
         assert values[records.BIDIRECTIONAL_EPOCHS] == until
@@ -318,7 +318,7 @@ def test_what_overfits_goes_on_with_two_copies_of_each_pair():
     standing = Standing(timed, [leader, later])
     step = standing.next_step()
     assert not step.regularized
-    kept = standing.continued(Step(RUNGS, "1"))
+    kept = standing.values_to_continue(Step(RUNGS, "1"))
     assert kept[records.CONSISTENCY] == 1.0
     # Where they failed, the run goes on without them.
     later.status = records.OUT_OF_MEMORY

@@ -574,6 +574,7 @@ class MultiHeadAttention(arguments.Checked, keras.layers.Layer):
         check_kept("cache", cache, KVCache, "initial_cache")
         arguments.index("index", index, 0)
         arguments.index("width", width, 1)
+        # These positions are projected as those of a memory are.
         entries = self.project_memory(value, start=index).repeat(width)
         return cache.write(entries, index * width)
 
@@ -587,8 +588,8 @@ class MultiHeadAttention(arguments.Checked, keras.layers.Layer):
     ) -> tuple[Tensor, KVCache]:
         """Attends from one new position to itself and to the positions before it.
 
-        Equals row `index` of a call with `use_causal_mask=True` on the whole sequence,
-        or on the last L positions of a longer one.
+        Equals row `index` of a call with `use_causal_mask=True` on the whole sequence;
+        from `index` = L on, the last row of such a call on the last L positions.
 
         Args:
             query: Float tensor `(B, W, D)`, the vector at `index` of each beam.
@@ -620,7 +621,7 @@ class MultiHeadAttention(arguments.Checked, keras.layers.Layer):
         keys = self._rotate_beams(self.project_key(query), index)  # (B, W, G, K)
         # The beams stand in the place of a sequence: W slots, all at position `index`.
         entries = KVCache.of(keys, self.project_value(query))
-        cache = cache.write(entries, index % length * width)
+        cache = cache.write(entries, (index % length) * width)
         heads, _ = self._attend_beams(
             query,
             cache,

@@ -45,6 +45,7 @@ class BlockTensorBias:
             def of_pair(j, _):
                 return (ops.sum(ds(i, j, *q_block), axis=broadcast, keepdims=True),)
 
+            # `kv_numbers` only gives the number of blocks.
             return map_blocks(of_pair, (kv_numbers,), (like_block,))
 
         (x,) = map_blocks(of_q_block, q_blocks, (like_row,))  # (N, M, B, G, s, R, t)

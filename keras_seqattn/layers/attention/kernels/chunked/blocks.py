@@ -29,7 +29,9 @@ class Blocks(NamedTuple):
     @classmethod
     def of(cls, total: int | Tensor, longest: int) -> "Blocks":
         """Returns the fewest blocks that `longest` allows, as short as they can be."""
-        if not isinstance(total, int):  # `length` must be an integer.
+        # A tensor or, in an export of JAX, a symbolic dimension, which `maximum` does
+        # not take. `length` must be an integer all the same.
+        if not isinstance(total, int):
             count = -(-total // longest)
             if ops.is_tensor(count):
                 count = ops.maximum(count, 1)
@@ -87,7 +89,7 @@ class Blocks(NamedTuple):
             return ops.clip(block, 0, self.count)
 
         first = 0 if low is None else block_of(low)
-        # A block's length after `high` lies the block after that of `high`.
+        # Position `high + length` lies in the block after that of `high`.
         end = self.count if high is None else block_of(high + self.length)
         return first, end
 
@@ -128,7 +130,8 @@ def scan_blocks(
     num_results = len(like)
 
     # On TensorFlow `ops.scan` stacks only what has the shapes and dtypes of the carry.
-    # So what it carries begins with `like`, and what it stacks with the results.
+    # So both are (results, carry). In what is carried, `like` stands for the results;
+    # of what is stacked, the carries are dropped.
     def step(carried, block):
         carry, result = function(carried[num_results:], *block)
         return (*like, *carry), (*result, *carry)

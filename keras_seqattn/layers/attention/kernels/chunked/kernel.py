@@ -104,9 +104,9 @@ def chunked_attention(
             # (N, B, G, 1, R * t)
             delta = ops.sum(o * ops.cast(do, "float32"), axis=-1)[..., None, :]
             q_blocks = q, do, logsumexp, delta
-            differentiate = functools.partial(_differentiate, pairs, scores, v)
+            dropped_and_ds = functools.partial(_dropped_and_ds, pairs, scores, v)
             gradients = _backward(
-                pairs, differentiate, q_blocks, k, v, block_bias if learned else None
+                pairs, dropped_and_ds, q_blocks, k, v, block_bias if learned else None
             )
             inputs = query, key, value, *learned
             return tuple(
@@ -169,22 +169,22 @@ def _forward(pairs, scores, q, v):
     return ops.swapaxes(o, -1, -2), logsumexp
 
 
-def _backward(pairs, differentiate, q_blocks, k, v, learned_bias):
+def _backward(pairs, dropped_and_ds, q_blocks, k, v, learned_bias):
     """Computes the gradients of query, key and value, and of a learned bias."""
     backward = _backward_twice if pairs.is_windowed else _backward_once
-    dq, dk, dv = backward(pairs, differentiate, q_blocks, k, v)
+    dq, dk, dv = backward(pairs, dropped_and_ds, q_blocks, k, v)
     dq = ops.swapaxes(dq, -1, -2)  # (N, B, G, R * t, K)
     gradients = pairs.q.join(dq), pairs.kv.join(dk), pairs.kv.join(dv)
     if learned_bias is None:
         return gradients
 
     def ds(i, j, *q_block):
-        return pairs.split_heads(differentiate(i, j, *q_block)[1])
+        return pairs.split_heads(dropped_and_ds(i, j, *q_block)[1])
 
     return *gradients, learned_bias.gradient(ds, q_blocks)
 
 
-def _backward_once(pairs, differentiate, q_blocks, k, v):
+def _backward_once(pairs, dropped_and_ds, q_blocks, k, v):
     """Computes dq `(N, B, G, K, R * t)`, dk and dv; visits each pair of blocks once.
 
     For each key/value block it loops over all query blocks; those that do not see the
@@ -197,7 +197,7 @@ def _backward_once(pairs, differentiate, q_blocks, k, v):
 
         def add_q_block(dkv_j, i, dq_i, *q_block):
             def add():
-                dropped, ds = differentiate(i, j, *q_block)
+                dropped, ds = dropped_and_ds(i, j, *q_block)
                 return dq_i + _dq(k[j], ds), *_add_dkv(dkv_j, dropped, ds, *q_block)
 
             if pairs.sees_all:  # On torch `cond` would wait for the device.
@@ -220,7 +220,7 @@ def _backward_once(pairs, differentiate, q_blocks, k, v):
     return ops.fori_loop(0, pairs.kv.count, add_kv_block, start)
 
 
-def _backward_twice(pairs, differentiate, q_blocks, k, v):
+def _backward_twice(pairs, dropped_and_ds, q_blocks, k, v):
     """Computes what `_backward_once` does, dq first, then dk and dv.
 
     For a window, in which a block sees few others. Only pairs that see each other are
@@ -231,23 +231,23 @@ def _backward_twice(pairs, differentiate, q_blocks, k, v):
 
     def of_q_block(i, *q_block):
         def add_kv_block(j, dq_i):
-            return dq_i + _dq(k[j], differentiate(i, j, *q_block)[1])
+            return dq_i + _dq(k[j], dropped_and_ds(i, j, *q_block)[1])
 
         return (ops.fori_loop(*pairs.kv_range(i), add_kv_block, zero_dq),)
 
     def of_kv_block(j, _):
         def add_q_block(i, dkv_j):
             q_block = [x[i] for x in q_blocks]
-            return _add_dkv(dkv_j, *differentiate(i, j, *q_block), *q_block)
+            return _add_dkv(dkv_j, *dropped_and_ds(i, j, *q_block), *q_block)
 
         return ops.fori_loop(*pairs.q_range(j), add_q_block, zero_dkv)
 
     (dq,) = map_blocks(of_q_block, q_blocks, (zero_dq,))
-    # `differentiate` holds k and v; here k only gives the number of blocks.
+    # `dropped_and_ds` holds k and v; here k only gives the number of blocks.
     return dq, *map_blocks(of_kv_block, (k,), zero_dkv)
 
 
-def _differentiate(pairs, scores, v, i, j, q_i, do_i, logsumexp_i, delta_i):
+def _dropped_and_ds(pairs, scores, v, i, j, q_i, do_i, logsumexp_i, delta_i):
     """Computes p * dropout, and ds, of one pair of blocks, `(B, G, s, R * t)`."""
     p = ops.exp(scores(i, j, q_i) - logsumexp_i)
     dropout = pairs.dropout(i, j, p)

@@ -62,9 +62,10 @@ class BlockPairs:
         self.groups: int = key.shape[2]
         self.repeats: int = query.shape[2] // key.shape[2]
         self._offset = as_int32(offset)
-        # Query position p sees key position k if nearest <= p - k <= farthest; None is
-        # no bound. `nearest` is negative in a window that is not causal, where later
-        # keys are seen too, and None only without `causal` and a window.
+        # Query number n is at position p = n + offset. It sees the key at position k if
+        # nearest <= p - k <= farthest; None is no bound. `nearest` is negative in a
+        # window that is not causal, where later keys are seen too, and None only
+        # without `causal` and a window.
         self._farthest = None if window is None else window - 1
         self._nearest = 0 if causal else None if window is None else 1 - window
         self._mask = None if mask is None else self.put_keys_first(self.broadcast(mask))
