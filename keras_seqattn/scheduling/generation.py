@@ -62,7 +62,8 @@ from keras_seqattn.scheduling.static import (
     padded_length,
 )
 
-# When several programs run at once: the fewest and the most rows of one.
+# When several programs run at once: the fewest and the most rows that are planned for
+# one. Long sentences may get fewer.
 BATCH_SIZE_PER_THREAD = (16, 32)
 # By how many tokens the first capacity exceeds the source: most translations fit.
 EXTRA_CAPACITY = 8

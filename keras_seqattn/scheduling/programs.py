@@ -9,6 +9,11 @@ from keras_seqattn import arguments
 from keras_seqattn.backend import compile
 from keras_seqattn.decoding.protocol import ByModel
 
+# By model, then by function, options and variables: a `CompiledFunction`, which holds a
+# program for each signature of its arguments, their shapes and dtypes.
+_COMPILED = ByModel()
+_MAKING = threading.Lock()
+
 
 class CompileReport(NamedTuple):
     """What was compiled for a model's searches, streams and scores.
@@ -24,6 +29,33 @@ class CompileReport(NamedTuple):
 
     num_programs: int
     seconds: float
+
+
+def compiled(
+    model: Any, function: Callable[..., Any], *options: Hashable, to_numpy: bool = False
+) -> compile.CompiledFunction:
+    """Returns `function(model, *options, *tensors)` compiled, from the cache if there.
+
+    It is a function of the tensors, and compiles a program for each of their shapes.
+    Unless `to_numpy`, results stay where they are, for another program to go on with.
+    """
+    # `quantize` and `enable_lora` replace variables, which requires new programs.
+    variables = list(model.variables)
+    ids = tuple(map(id, variables))
+    key = (function, options, ids)
+    with _MAKING:
+        made = _COMPILED.setdefault(model, {})
+        if key not in made:
+            # A program keeps its variables in memory; replaced ones must be freed.
+            for stale in [other for other in made if other[-1] != ids]:
+                del made[stale]
+            reference = weakref.ref(model)  # the cache must not keep the model alive
+            made[key] = compile.CompiledFunction(
+                lambda *tensors: function(reference(), *options, *tensors),
+                variables,
+                to_numpy,
+            )
+        return made[key]
 
 
 def compile_report(model: Any) -> CompileReport:
@@ -62,36 +94,3 @@ def programs(model: Any) -> list[compile.CompiledFunction]:
     arguments.offers("model", model, ("__dict__",), "a model")
     made = list(_COMPILED.get(model, {}).values())
     return [function for function in made if function.num_programs]
-
-
-# By model, then by function, options and variables: a `CompiledFunction`, which holds a
-# program for each signature of its arguments, their shapes and dtypes.
-_COMPILED = ByModel()
-_MAKING = threading.Lock()
-
-
-def compiled(
-    model: Any, function: Callable[..., Any], *options: Hashable, to_numpy: bool = False
-) -> compile.CompiledFunction:
-    """Returns `function(model, *options, *tensors)` compiled, from the cache if there.
-
-    It is a function of the tensors, and compiles a program for each of their shapes.
-    Unless `to_numpy`, results stay where they are, for another program to go on with.
-    """
-    # `quantize` and `enable_lora` replace variables, which requires new programs.
-    variables = list(model.variables)
-    ids = tuple(map(id, variables))
-    key = (function, options, ids)
-    with _MAKING:
-        made = _COMPILED.setdefault(model, {})
-        if key not in made:
-            # A program keeps its variables in memory; replaced ones must be freed.
-            for stale in [other for other in made if other[-1] != ids]:
-                del made[stale]
-            reference = weakref.ref(model)  # the cache must not keep the model alive
-            made[key] = compile.CompiledFunction(
-                lambda *tensors: function(reference(), *options, *tensors),
-                variables,
-                to_numpy,
-            )
-        return made[key]

@@ -60,13 +60,13 @@ def _crossentropy(labels, logits, label_smoothing):
 
     @autodiff.custom_gradient
     def crossentropy(logits):
-        losses, chosen, exponentials, total, _ = _plain_crossentropies(labels, logits)
+        losses, chosen, exponentials, sums, _ = _plain_crossentropies(labels, logits)
         if label_smoothing:
             losses = losses + label_smoothing * (chosen - ops.mean(logits, axis=-1))
 
         def gradient(upstream):  # (N,)
             return _logits_gradient(
-                labels, exponentials, total, upstream, label_smoothing
+                labels, exponentials, sums, upstream, label_smoothing
             )
 
         return losses, gradient
@@ -74,11 +74,11 @@ def _crossentropy(labels, logits, label_smoothing):
     return crossentropy(logits)
 
 
-def _logits_gradient(labels, exponentials, total, weights, label_smoothing):
+def _logits_gradient(labels, exponentials, sums, weights, label_smoothing):
     """Computes the logits' gradient `(N, V)` for losses times `weights` `(N,)`."""
     spread = label_smoothing / exponentials.shape[-1]
     scale = ops.expand_dims(weights, -1)
-    d_logits = exponentials * (scale / total)
+    d_logits = exponentials * (scale / sums)
     if tracing.is_compiled_by_xla(exponentials):
         # XLA fuses this into the same loop; for a scatter it would copy the tensor.
         columns = ops.arange(exponentials.shape[-1], dtype="int32")
@@ -106,10 +106,10 @@ def _plain_crossentropies(labels, logits):
     lowest = -float("inf")
     largest = ops.max(logits, axis=-1, keepdims=True, initial=lowest)  # (N, 1)
     exponentials = ops.exp(logits - largest)  # (N, V)
-    total = ops.sum(exponentials, axis=-1, keepdims=True)  # (N, 1)
+    sums = ops.sum(exponentials, axis=-1, keepdims=True)  # (N, 1)
     chosen = ops.take_along_axis(logits, labels[:, None], axis=-1)  # (N, 1)
-    plain = ops.log(total) - (chosen - largest)
-    return ops.squeeze(plain, -1), ops.squeeze(chosen, -1), exponentials, total, largest
+    plain = ops.log(sums) - (chosen - largest)
+    return ops.squeeze(plain, -1), ops.squeeze(chosen, -1), exponentials, sums, largest
 
 
 def projected_crossentropy(
@@ -286,7 +286,7 @@ class _TokenBlocks:
         weights = ops.where(is_filler, 0.0, weights)  # (R,)
         vectors = ops.take(hidden, tokens, axis=0)  # (R, D)
         logits = ops.cast(ops.matmul(vectors, kernel), "float32")  # (R, V)
-        crossentropies, chosen, exponentials, total, largest = _plain_crossentropies(
+        crossentropies, chosen, exponentials, sums, largest = _plain_crossentropies(
             labels, logits
         )
         losses = crossentropies
@@ -301,11 +301,11 @@ class _TokenBlocks:
         loss = ops.sum(losses)
         weights = ops.where(in_range, weights, 0.0)  # A wrong label has no gradient.
         d_logits = _logits_gradient(
-            labels, exponentials, total, weights, self._label_smoothing
+            labels, exponentials, sums, weights, self._label_smoothing
         )
         if self._pairs is not None:
-            log_probs = logits - (largest + ops.log(total))
+            log_probs = logits - (largest + ops.log(sums))
             pair_weights = self._consistency * self._pairs.weights_of(tokens, start)
-            apart, d_apart = divergence(log_probs, exponentials / total, pair_weights)
+            apart, d_apart = divergence(log_probs, exponentials / sums, pair_weights)
             loss, d_logits = loss + apart, d_logits + d_apart
         return _Block(vectors, loss, crossentropies, d_logits)

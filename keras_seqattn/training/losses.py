@@ -139,9 +139,9 @@ class MaskedCrossentropy(keras.losses.Loss):
         labels, logits, weights = flatten_tokens(
             y_true, y_pred, sample_weight, self.pad_id
         )
-        pairs, factors, largest = None, factors_of(y_pred), 1.0
+        pairs, factors, scale = None, factors_of(y_pred), 1.0
         if factors is not None and sample_weight is not None:
-            weights, largest = _scaled(weights)
+            weights, scale = _scaled(weights)
         if self.consistency:
             self._check_pieces(logits.shape[-1])
             pairs = find_pairs(labels, weights, ops.shape(y_true)[1], self._pieces)
@@ -159,9 +159,9 @@ class MaskedCrossentropy(keras.losses.Loss):
                 total = total + self.consistency * apart
         # A sum shrinks with the weights that `_scaled` divided; a mean does not.
         if self.normalize_by is not None:
-            return total * largest / self.normalize_by
+            return total * scale / self.normalize_by
         weight = ops.sum(weights)
-        return share_of_mean(ops.divide_no_nan(total, weight), weight * largest)
+        return share_of_mean(ops.divide_no_nan(total, weight), weight * scale)
 
     def _check_pieces(self, vocabulary_size):
         if self.pieces is not None and len(self.pieces) != vocabulary_size:
@@ -316,7 +316,7 @@ def flatten_tokens(
 
 
 def _scaled(weights):
-    """Scales weights so that the largest is 1; returns them and the old largest.
+    """Scales weights so that the largest is 1; returns them and the undoing factor.
 
     In half precision, gradients are computed with these weights before a mean divides
     by their sum, so very small or large weights would underflow or overflow. The

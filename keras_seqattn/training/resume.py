@@ -8,8 +8,8 @@ What `Resume` does when Keras calls its methods:
                         saved epoch, and `data` at its pass and batch
     on_epoch_begin      seeds all random numbers; within an epoch, replaces the train
                         function by one that skips batches
-    on_train_batch_end  restores the callbacks after skipped batches; saves (with
-                        `every`)
+    on_train_batch_end  with `every` alone: restores the callbacks after skipped
+                        batches; saves
     on_epoch_end        saves
     on_train_end        releases the directory
 """
@@ -379,7 +379,7 @@ class Resume(keras.callbacks.Callback):
 
     def _count_passes(self):
         """Returns how many passes over the data have begun, 0 if it cannot tell."""
-        # To pass over nothing changes nothing, and returns the next pass's number.
+        # Passing over nothing begins the next pass anew, whose number it returns.
         can_tell = hasattr(self.data, "pass_over")
         return (self.data.pass_over(0, 0) or 0) if can_tell else 0
 

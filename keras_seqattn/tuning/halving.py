@@ -8,28 +8,28 @@ the run or, where seconds are limited, in seconds. The best third of the runs th
 rung has seen is promoted: each continues to the next rung, in another trial, from where
 it paused.
 
-Where seconds are limited, the first trial trains far before others begin: none of its
-training is wasted, and how fast it learns shows how the time is best spent. Then
-promotions come first and new draws second, as long as they stay within the time that is
-not the leader's share and is enough for several draws. Once it is used up, the leader
-trains on, the best run on the highest rung that any has reached, until it gets no
-better. Without a limit of seconds others begin at once, and the leader goes on when
-nothing else is left.
+Where seconds are limited, the first trial trains far before others begin, if there is
+one worker: it leads, so none of that is wasted, and how fast it learns shows how the
+time is best spent. Then promotions come first and new draws second, as long as they
+stay within the time that is not the leader's share. New ones are drawn only if that
+time is enough for several. Otherwise the leader trains on, the best run on the highest
+rung that any has reached, until it gets no better. Without a limit of seconds others
+begin at once, and the leader goes on when nothing else is left.
 
 Hyperparameters that act late (more dropout, smoothing or depth, a lower rate, a longer
 warm-up) look worse on a low rung than they are. Those that act early (less of these, or
 a higher rate) look better. So a rung promotes by groups: runs that act later or earlier
 than the first trial, or both, compete only with runs of the same kind, and a kind of
-fewer than three runs promotes none. All the same, one that
-acts later leads as soon as it is ahead; one that acts earlier does not lead before the
-first trial has come to its end.
+fewer than three runs promotes none. All the same, one that acts later leads as soon as
+it is ahead; one that acts earlier does not lead before the first trial has come to its
+end.
 
 The leader overfits when its validation loss rises; in a trial that continues no other,
 also when that is far above the training loss, or above it and has almost stopped
-falling. It then goes on with more regularization,
-from its weights and its optimizer's state. A translation model also learns both
-directions for a while, and trains on two copies of each pair with a loss that makes
-their predictions alike.
+falling. Where seconds are limited it then goes on with more regularization, from its
+weights and its optimizer's state. A translation model also learns both directions for a
+while, and trains on two copies of each pair with a loss that makes their predictions
+alike.
 
 Reference:
     Li et al. 2020, "A System for Massively Parallel Hyperparameter Tuning" (ASHA).
@@ -141,7 +141,7 @@ class Plan:
         At its rung it pauses, unless the next step is to continue this very run. Then
         it goes on in place, and the function notes the new rung in the record's values.
         A run that is resumed begins with the rung it was sent to, since the study may
-        have more time now.
+        have more time now; one sent to RUNGS asks only at its end, or when it overfits.
         """
 
         def is_paused(record):
@@ -246,10 +246,11 @@ class Standing:
     def next_step(self, drawn: int | None = None) -> Step | None:
         """Returns what is to be done next; None where nothing is left.
 
-        The first that applies: a leader that overfits goes on with more regularization;
-        where seconds are limited, a first trial that is alone trains to FIRST_RUNG; a
-        run is promoted; a new one is drawn. If the last two are impossible, or would
-        take the leader's share, the leader goes on.
+        The first that applies: where seconds are limited, a leader that overfits goes
+        on with more regularization, and a first trial that is alone trains to
+        FIRST_RUNG; a run is promoted; a new one is drawn. If neither of the last two is
+        possible, or the first possible one takes more than `_is_too_long` allows, the
+        leader goes on, unless it is running or has come to its end.
 
         `drawn` is the number of trials that were drawn; None counts the records.
         """

@@ -53,7 +53,7 @@ def block_weights(block):
         "attention": (block.attention_residual, attention_weights),
         "feed_forward": (block.feed_forward_residual, feed_forward_weights),
     }
-    if getattr(block, "cross_residual", None) is not None:
+    if block.cross_residual is not None:
         residuals["cross_attention"] = (block.cross_residual, attention_weights)
     weights = {}
     for name, (residual, sublayer_weights) in residuals.items():

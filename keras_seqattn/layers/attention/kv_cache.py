@@ -53,7 +53,7 @@ class KVCache(NamedTuple):
         return keys, ops.transpose(self.value, (0, 2, 1, 3))
 
     def count_places(self, width: int) -> int:
-        """Returns a ring's number of places L; an error if not for `width` beams."""
+        """Returns the number of places L of a ring, which must be for `width` beams."""
         slots = self.key.shape[3]
         if slots % width:
             raise ValueError(
