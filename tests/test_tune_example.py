@@ -91,7 +91,7 @@ def test_another_study_s_folder_is_refused_in_a_sentence(example, simulated, tmp
 def test_it_tells_saves_and_goes_on(example, simulated, monkeypatch, tmp_path, capsys):
     example.run("--output", tmp_path, "--epochs", 3)
     printed = capsys.readouterr().out
-    assert "trial 8: paused" in printed
+    assert "trial 8: completed" in printed
     # Nine trials are too few to compare, and the one that was stopped does not run.
     assert "What mattered" not in printed
     assert "Warning: Fewer than 15 trials were trained for equally many" in printed
@@ -109,7 +109,7 @@ def test_it_tells_saves_and_goes_on(example, simulated, monkeypatch, tmp_path, c
     assert varied and set(varied) <= set(example.HEADS_AND_DEPTH)
 
     example.run("--output", tmp_path, "--epochs", 3)
-    assert "trial 8: paused" not in capsys.readouterr().out
+    assert "trial 8: completed" not in capsys.readouterr().out
     with open(tmp_path / "study.csv", newline="") as file:
         again = list(csv.DictReader(file))
     assert [row["score"] for row in again] == [row["score"] for row in rows]
