@@ -14,7 +14,7 @@ from keras_seqattn import arguments, models, training
 from keras_seqattn.models.config import Config, option, optional_size
 from keras_seqattn.models.parameters import count_parameters
 from keras_seqattn.models.recurrent import RecurrentConfig
-from keras_seqattn.models.stacks import check_names
+from keras_seqattn.models.stacks import check_base_dim, check_names
 from keras_seqattn.models.transformer import TranslationConfig
 
 # The options of each model that translates, by the name of its class.
@@ -46,19 +46,6 @@ def _views(name: str, value: Any) -> tuple[str, ...] | None:
     check = partial(arguments.choice, choices=("plain", "sampled"))
     value = arguments.sequence(name, value, wanted, check, optional=True)
     return None if value is None else tuple(value)
-
-
-def check_base_dim(base_dim: int | None, optimizer: str | Sequence[str]) -> None:
-    """Raises an error if there is a `base_dim` and any optimizer other than Adam.
-
-    `optimizer` is the name of one, or several names.
-    """
-    names = {optimizer} if isinstance(optimizer, str) else set(optimizer)
-    if base_dim and names != {"adam"}:
-        raise ValueError(
-            "`base_dim` must be None with optimizers other than 'adam'. "
-            f"Received: base_dim={base_dim!r}, optimizer={optimizer!r}."
-        )
 
 
 @dataclasses.dataclass(frozen=True)

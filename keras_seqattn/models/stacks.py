@@ -3,7 +3,7 @@
 Shapes: D model_dim, V vocabulary.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Self
 
 import keras
@@ -156,9 +156,41 @@ class Configured:
 
 
 def check_names(model: type, given: Mapping[str, Any]) -> None:
-    """Raises an error if a keyword argument is unknown to both a model and Keras."""
+    """Raises an error if a keyword argument is unknown to both a model and Keras.
+
+    Args:
+        model: The model's class.
+        given: Keyword arguments by name.
+
+    Raises:
+        ValueError: If `given` has an unknown name.
+
+    Example:
+        >>> check_names(Configured, {"name": "small"})
+    """
     names = (*arguments.names_of(model), *_NAMES_OF_KERAS)
     arguments.known(given, names, model.__name__)
+
+
+def check_base_dim(base_dim: int | None, optimizer: str | Sequence[str]) -> None:
+    """Raises an error if there is a `base_dim` and an optimizer other than Adam.
+
+    Args:
+        base_dim: The model's `base_dim`.
+        optimizer: Name of an optimizer, or several names.
+
+    Raises:
+        ValueError: If there is a `base_dim` and an optimizer other than "adam".
+
+    Example:
+        >>> check_base_dim(64, "adam")
+    """
+    names = {optimizer} if isinstance(optimizer, str) else set(optimizer)
+    if base_dim and names != {"adam"}:
+        raise ValueError(
+            "`base_dim` must be None with optimizers other than 'adam'. "
+            f"Received: base_dim={base_dim!r}, optimizer={optimizer!r}."
+        )
 
 
 def make_embedding(config: TransformerConfig, dtype: Any) -> PositionalEmbedding:

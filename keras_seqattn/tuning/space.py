@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from keras_seqattn import arguments
 from keras_seqattn.models.config import POSITIONS, optional_size
+from keras_seqattn.models.stacks import check_base_dim
 from keras_seqattn.models.transformer import TranslationConfig
-from keras_seqattn.recipes import RECIPES, Configuration, check_base_dim
+from keras_seqattn.recipes import RECIPES, Configuration
 
 if TYPE_CHECKING:
     import keras_tuner
