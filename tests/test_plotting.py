@@ -66,6 +66,18 @@ def test_one_attention_map(rng, tmp_path):
     assert (tmp_path / "map.png").read_bytes().startswith(b"\x89PNG")
 
 
+def test_a_long_title_is_broken_into_lines():
+    title = "One sentence\nthe mean attention of all layers and heads to its words"
+    figure = plotting.attention_map(np.full((2, 2), 0.5), ["a", "b"], ["c", "d"], title)
+    figure.draw_without_rendering()
+    broken = figure.get_suptitle()
+    assert broken.startswith("One sentence\n") and broken.split() == title.split()
+    (drawn_title,) = [text for text in figure.texts if text.get_text() == broken]
+    extent, page = drawn_title.get_window_extent(), figure.bbox
+    assert page.x0 <= extent.x0 < extent.x1 <= page.x1
+    assert max(panel.bbox.y1 for panel in figure.axes) < extent.y0
+
+
 @pytest.mark.parametrize(
     ("shape", "titles"),
     [

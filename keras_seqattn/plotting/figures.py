@@ -9,6 +9,7 @@ import csv
 import itertools
 import math
 import os
+import textwrap
 import warnings
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -323,4 +324,8 @@ def new_figure(size: tuple[float, float]) -> "Figure":
 def draw_title(figure: "Figure", title: str | None) -> None:
     """Writes a text above a figure as it is, in any script: a "$" starts no formula."""
     (text,), families = fonts.drawable([title or ""])
+    # Not matplotlib's `wrap`, which reads dollar signs as formulas. A character takes
+    # about 0.6 of the font size, 11 / 72 of an inch.
+    width = int(figure.get_figwidth() / (0.6 * 11 / 72))
+    text = "\n".join(textwrap.fill(line, width) for line in text.splitlines())
     figure.suptitle(text, fontsize=11, fontfamily=families, parse_math=False)
