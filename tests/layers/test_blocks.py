@@ -509,6 +509,8 @@ def test_a_stack_says_what_its_steps_lack(rng):
         stack.step(x[:, :1], caches[:1], 0, memory)
     with pytest.raises(ValueError, match="`memory` must have 2 .*memory of length 1"):
         stack.step(x[:, :1], caches, 0, memory[:1])
+    with pytest.raises(ValueError, match="`memory_mask` must be None without a `mem"):
+        stack.step(x[:, :1], caches, 0, memory_mask=SOURCE_MASK)
 
 
 def test_a_source_comes_always_or_never(rng):

@@ -658,9 +658,11 @@ class MultiHeadAttention(arguments.Checked, keras.layers.Layer):
             ValueError: If the layer is not built, or an argument does not fit.
         """
         check_built(self)
-        key = value if key is None else key
         check_tensor("value", value, "(batch, length, width)")
-        check_tensor("key", key, "(batch, length, width)")
+        if key is None:
+            key = value
+        else:
+            check_tensor("key", key, "(batch, length, width)")
         arguments.index("start", start)
         keys = self._rotate(self.project_key(key), start)
         return KVCache.of(keys, self.project_value(value))

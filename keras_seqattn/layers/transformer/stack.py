@@ -283,6 +283,8 @@ class TransformerStack(arguments.Checked, CarriesMask, keras.layers.Layer):
         """
         self._check_steps("step")
         _check_length("caches", caches, len(self.blocks))
+        if memory is None and memory_mask is not None:
+            arguments.refuse("memory_mask", memory_mask, "None without a `memory`")
         projected = {}
         if memory is not None:
             distinct = self._distinct()
