@@ -165,8 +165,8 @@ class TranslationSpace:
         vocabulary_size: Entries of the tokenizer; None: what the study is given.
         optimizer: Names of optimizers, as `Configuration` takes them; None: the
             center's.
-        options: Dict of further arguments of `TranslationTransformer`, which do not
-            vary.
+        options: Dict of further arguments of `TranslationTransformer`, none of them a
+            field of the space; they do not vary.
         center: A `Configuration` of a `TranslationTransformer`, by default
             `RECIPES["own"]`. Its values, or the nearest ones that a field has, are
             where "halving" begins, and the defaults of the hyperparameters. What is not
@@ -175,8 +175,9 @@ class TranslationSpace:
             them, `ema_warmup` is True; "schedule_free" averages them by itself.
 
     Raises:
-        ValueError: If a value is out of range, positions may be rotary and a `key_dim`
-            is odd, or the model has a `base_dim` and an optimizer is not Adam.
+        ValueError: If a value is out of range, `options` has a field, positions may be
+            rotary and a `key_dim` is odd, or the model has a `base_dim` and an
+            optimizer is not Adam.
 
     Example:
         >>> import keras_tuner
@@ -210,6 +211,9 @@ class TranslationSpace:
     def __post_init__(self) -> None:
         """Checks each value that a field may take."""
         arguments.instance("options", self.options, dict, "a dict")
+        if not self.options.keys().isdisjoint(_CHECKS):
+            wanted = "a dict without fields of the space, which are arguments of it"
+            arguments.refuse("options", self.options, wanted)
         wanted = "a `Configuration` of a `TranslationTransformer`"
         arguments.instance("center", self.center, Configuration, wanted)
         if not isinstance(self.center.model, TranslationConfig):
@@ -218,12 +222,11 @@ class TranslationSpace:
             given, optional = getattr(self, name), name in _OPTIONAL
             values = _checked_values(name, given, check, optional)
             object.__setattr__(self, name, values)
-        positions = self.options.get("positions", self.positions)
         has_odd = any(width % 2 for width in choices_of(self.key_dim))
-        if has_odd and "rotary" in choices_of(positions):
+        if has_odd and "rotary" in choices_of(self.positions):
             raise ValueError(
                 "`key_dim` must be even where `positions` may be rotary. Received: "
-                f"key_dim={self.key_dim!r}, positions={positions!r}."
+                f"key_dim={self.key_dim!r}, positions={self.positions!r}."
             )
         base_dim = self.options.get("base_dim", self.center.model.base_dim)
         check_base_dim(base_dim, self.optimizer or self.center.optimizer)

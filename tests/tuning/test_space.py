@@ -196,7 +196,7 @@ def test_views_that_differ_are_compared_by_their_pieces():
         center = dataclasses.replace(
             RECIPES["multi30k"].with_vocabulary(30), consistency=3.0, repeat_batch=2
         )
-        space = tuning.TranslationSpace.around(center, **{"options": {"dropout": 0.0}})
+        space = tuning.TranslationSpace.around(center)
         hypermodel = tuning.TranslationHyperModel(30, space=space, pieces=pieces)
         made.append(hypermodel.build(keras_tuner.HyperParameters()).loss.pieces)
     assert made[0] is None and len(made[1]) == 30
@@ -279,6 +279,10 @@ def test_a_range_is_kept_and_checked_as_its_field_is():
         (
             lambda: tuning.TranslationSpace(key_dim=(4, 5)),
             r"`key_dim` must be even .*key_dim=\(4, 5\), positions=.*'rotary'",
+        ),
+        (
+            lambda: tuning.TranslationSpace(options={"gated": True, "dropout": 0.1}),
+            "`options` must be a dict without fields of the space.*'dropout': 0.1",
         ),
     ],
 )
