@@ -14,11 +14,8 @@ What `Resume` does when Keras calls its methods:
     on_train_end        releases the directory
 """
 
-import json
-import os
 import pathlib
 import random
-import re
 import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -31,38 +28,15 @@ from keras_seqattn.annotations import Path
 from keras_seqattn.backend.datasets import is_begun_again, is_made_of_batches
 from keras_seqattn.backend.processes import from_first, is_first
 from keras_seqattn.backend.random import start_randomness
-from keras_seqattn.files import (
-    LOCK,
-    keep_copy,
-    lock_directory,
-    reading,
-    release_lock,
-)
+from keras_seqattn.files import reading
 from keras_seqattn.training.callback_states import (
     CallbackStates,
     split,
     standing_before,
 )
-from keras_seqattn.training.snapshot import (
-    REMEDY,
-    array_of,
-    read_snapshot,
-    write_snapshot,
-)
-from keras_seqattn.training.variables import (
-    build_optimizers,
-    changed_variables,
-    optimizers_of,
-)
-
-# The files: the last save, the one before, and the sizes of `files` before any save.
-_LAST, _BEFORE, _BEGIN = "state.npz", "before.npz", "begin.npz"
-# The keys that every save has. `passes_before`, `first_epoch`, `files` and `batches`
-# came later.
-_SAVED = (
-    *("training", "seed", "epoch", "batch"),
-    *("stopped", "records", "values", "callbacks"),
-)
+from keras_seqattn.training.run_directory import LAST, RunDirectory, describe_run
+from keras_seqattn.training.snapshot import REMEDY, array_of
+from keras_seqattn.training.variables import build_optimizers, changed_variables
 
 
 class Resume(keras.callbacks.Callback):
@@ -208,7 +182,7 @@ class Resume(keras.callbacks.Callback):
     @property
     def path(self) -> pathlib.Path:
         """Path of the file with the last save."""
-        return self.directory / _LAST
+        return self.directory / LAST
 
     def set_params(self, params: dict[str, Any]) -> None:
         """Locks the directory and cuts files, before a callback opens them."""
@@ -221,85 +195,18 @@ class Resume(keras.callbacks.Callback):
             for part in split(before, self.callbacks)
         ]
         files = [*(x.filename for x in loggers), *self.files]
-        self._appended = [pathlib.Path(file).absolute() for file in files]
         if not self.model.built:
             raise ValueError(
                 "`model` must be built before `fit` to be resumed: call it on a batch. "
                 f"Received: an unbuilt model, {self.model.name!r}."
             )
-        self._description = _description_of(self.model)
-        self._seed, self._saved = from_first(self._take)
+        run = describe_run(self.model)
+        self._saves = RunDirectory(self.directory, run, files)
+        self._seed, self._saved = from_first(self._begin)
 
-    def _take(self):
-        """Locks the directory and reads it; returns a new seed and what was saved."""
-        lock_directory(self.directory, "run")
-        try:
-            return random.randrange(2**32), self._read()
-        except Exception:
-            release_lock(self.directory / LOCK)
-            raise
-
-    def _read(self):
-        """Reads the last save, and cuts what was appended to files after it."""
-        last = self._read_last()
-        if last is not None:
-            self._check(last["training"])
-        sizes = self._first_sizes() if last is None else last.get("files", {})
-        for path, size in sizes.items():
-            path = pathlib.Path(path)
-            if path in self._appended and path.exists() and path.stat().st_size > size:
-                os.truncate(path, size)
-        return last
-
-    def _first_sizes(self):
-        """Returns the sizes that the files had before the run, and keeps them."""
-        path = self.directory / _BEGIN
-        if path.exists():  # A kill came before the first save.
-            return read_snapshot(path)["files"]
-        sizes = self._sizes()
-        if self._appended:
-            write_snapshot(path, {"files": sizes})
-        return sizes
-
-    def _read_last(self):
-        """Reads the last save, or the one before it if the last is damaged."""
-        error = None
-        for path in (self.path, self.directory / _BEFORE):
-            if not path.exists():
-                continue
-            try:
-                saved = read_snapshot(path, _SAVED)
-            except ValueError as damage:
-                error = error or damage
-                continue
-            if error is not None:
-                warnings.warn(
-                    f"{error} Training continues from the save before it, in epoch "
-                    f"{saved['epoch'] + 1}.",
-                    stacklevel=2,
-                )
-            return saved
-        if error is not None:
-            raise error
-        return None
-
-    def _sizes(self):
-        """Measures the files that are appended to; a missing one has size 0."""
-        return {
-            str(path): path.stat().st_size if path.exists() else 0
-            for path in self._appended
-        }
-
-    def _check(self, other):
-        """Raises an error if the directory belongs to a different run."""
-        mine = self._description
-        different = [name for name in mine if other.get(name) != mine[name]]
-        if different:
-            raise ValueError(
-                "`directory` must be new, or that of the same run. Received: "
-                f"directory={str(self.directory)!r}, of a run with a different "
-                f"{' and '.join(different)}."
-            )
+    def _begin(self):
+        """Returns a new seed, and the last save, if there is one."""
+        return random.randrange(2**32), self._saves.open()
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         """Restores what was saved, if anything was."""
@@ -471,12 +378,8 @@ class Resume(keras.callbacks.Callback):
         values = [[*map(array_of, each)] for each in changed_variables(self.model)]
         if not is_first():
             return
-        if self.path.exists():
-            keep_copy(self.path, self.directory / _BEFORE)
-        write_snapshot(
-            self.path,
+        self._saves.save(
             {
-                "training": self._description,
                 "seed": self._seed,
                 "epoch": epoch,
                 "batch": batch,
@@ -487,8 +390,7 @@ class Resume(keras.callbacks.Callback):
                 "records": self._records,
                 "values": values,
                 "callbacks": self._states.changed(),
-                "files": self._sizes(),
-            },
+            }
         )
 
     def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
@@ -496,12 +398,12 @@ class Resume(keras.callbacks.Callback):
         _begin_at(self.model, None)
         self._restore_history()
         self._is_training = False
-        release_lock(self.directory / LOCK)
+        self._saves.close()
 
     def on_test_end(self, logs: dict[str, Any] | None = None) -> None:
         """Unlocks the directory after an `evaluate`, which locks it as `fit` does."""
         if not self._is_training:
-            release_lock(self.directory / LOCK)
+            self._saves.close()
 
     def on_predict_end(self, logs: dict[str, Any] | None = None) -> None:
         """Unlocks the directory after a `predict`, which locks it as `fit` does."""
@@ -519,71 +421,8 @@ class Resume(keras.callbacks.Callback):
                 history.history.setdefault(name, []).append(value)
 
 
-def adapt(directory: Path, before: keras.Model, after: keras.Model) -> None:
-    """Lets a run that `Resume` saved continue with a different model.
-
-    The model `after` has weights of the same shapes as `before` but, for example, a
-    different rate of dropout. Weights and the optimizer's state are kept; the seeds are
-    those of `after`. Both models must be built and compiled. Raises a `ValueError` if
-    their weights differ in shape or number.
-    """
-    path = pathlib.Path(directory) / _LAST
-    saved = read_snapshot(path, _SAVED)
-    shapes = [[tuple(w.shape) for w in model.weights] for model in (before, after)]
-    if shapes[0] != shapes[1]:
-        raise ValueError(
-            "`after` must have weights of the shapes of those of `before`. Received: "
-            f"shapes {shapes[1]}, where `before` has {shapes[0]}."
-        )
-    values = dict(zip(map(id, before.variables), saved["values"][0], strict=True))
-    known = {
-        id(new): values[id(old)]
-        for old, new in zip(before.weights, after.weights, strict=True)
-    }
-    saved["values"][0] = [known.get(id(v), array_of(v)) for v in after.variables]
-    saved["training"] = _description_of(after)
-    write_snapshot(path, saved)
-    # The save before is of the model `before`: after damage it must not be restored.
-    (path.parent / _BEFORE).unlink(missing_ok=True)
-
-
 def _callback(name, value):
     return arguments.instance(name, value, keras.callbacks.Callback, "a callback")
-
-
-def _description_of(model):
-    """Describes a training run, to distinguish it from others."""
-    variables = [[list(v.shape), str(v.dtype)] for v in model.variables]
-    try:
-        config = {**model.get_config()}
-        config.pop("frozen", None)  # Frozen parts do not make it a different model.
-    except NotImplementedError:  # The model is a subclass without a configuration.
-        config = None
-    return {
-        "model": f"{type(model).__name__} {_describe(config)}",
-        "variables": variables,
-        "optimizer": " ".join(map(_describe, optimizers_of(model))),
-    }
-
-
-def _describe(thing):
-    """Returns a configuration as text, without parts that differ from run to run."""
-    config = _without_names(keras.saving.serialize_keras_object(thing))
-    text = json.dumps(config, sort_keys=True, default=lambda x: type(x).__name__)
-    return re.sub(r"_\d+\b", "", text)  # Keras numbers the names that it makes.
-
-
-def _without_names(config):
-    if isinstance(config, list | tuple):
-        return [_without_names(value) for value in config]
-    if not isinstance(config, dict):
-        return config
-    # A learning rate that is a number may have been changed by a callback.
-    return {
-        key: _without_names(value)
-        for key, value in config.items()
-        if key != "name" and not (key == "learning_rate" and isinstance(value, float))
-    }
 
 
 def _begin_at(model, epoch):

@@ -15,7 +15,7 @@ from keras_tuner.engine import trial as kt_trials
 
 from keras_seqattn import training
 from keras_seqattn.files import LOCK, release_lock, take_lock
-from keras_seqattn.training.resume import adapt
+from keras_seqattn.training.run_directory import adapt
 from keras_seqattn.tuning import draws, halving, heartbeats, records, trials, warm
 from keras_seqattn.tuning.clock import repeating
 from keras_seqattn.tuning.latency import decode_latency

@@ -24,7 +24,7 @@ from keras_seqattn.training import (
     ScheduleFreeAverage,
     TerminateOnDivergence,
     divergence,
-    resume,
+    run_directory,
 )
 from keras_seqattn.training.snapshot import read_snapshot
 from tests.pairs import slow
@@ -108,7 +108,9 @@ def fit(directory, *others, epochs=EPOCHS, every=None, interrupt=None, data=None
 def test_the_last_batch_of_an_epoch_is_saved_once(tmp_path, monkeypatch):
     written = []
     monkeypatch.setattr(
-        resume, "write_snapshot", lambda _, saved: written.append(saved.get("batch"))
+        run_directory,
+        "write_snapshot",
+        lambda _, saved: written.append(saved.get("batch")),
     )
     fit(tmp_path, epochs=1, every=1)
     assert written == [*range(1, len(batches())), 0]
@@ -707,8 +709,8 @@ def test_a_run_continues_with_another_dropout(tmp_path):
     with pytest.raises(ValueError, match="different model and variables"):
         train(after, epochs=2)
     with pytest.raises(ValueError, match="`after` must have weights of the shapes"):
-        resume.adapt(tmp_path, before, make_model(width=3))
-    resume.adapt(tmp_path, before, after)
+        run_directory.adapt(tmp_path, before, make_model(width=3))
+    run_directory.adapt(tmp_path, before, after)
     history = train(after, epochs=2)  # It trains no more.
     assert history.epoch == [0, 1]
     assert_same(before.get_weights(), after.get_weights())
