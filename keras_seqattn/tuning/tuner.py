@@ -16,7 +16,15 @@ from keras_tuner.engine import trial as kt_trials
 from keras_seqattn import training
 from keras_seqattn.files import LOCK, release_lock, take_lock
 from keras_seqattn.training.run_directory import adapt
-from keras_seqattn.tuning import draws, halving, heartbeats, records, trials, warm
+from keras_seqattn.tuning import (
+    draws,
+    halving,
+    heartbeats,
+    records,
+    runs,
+    trials,
+    warm,
+)
 from keras_seqattn.tuning.clock import repeating
 from keras_seqattn.tuning.latency import decode_latency
 from keras_seqattn.tuning.progress import Progress
@@ -150,7 +158,7 @@ class Tuner(keras_tuner.Tuner):
 
     def _outcome(self, record, ended_early):
         """Returns the status and the reason of a trial that ran."""
-        if not ended_early or halving.has_plateaued(record):
+        if not ended_early or runs.has_plateaued(record):
             return records.COMPLETED, None
         if self._settings.plan is not None:
             return records.PAUSED, None
@@ -244,7 +252,7 @@ class Tuner(keras_tuner.Tuner):
             for record in known
             if record.trial_id not in left_out
             and record.status != records.PRUNED
-            and not halving.has_plateaued(record)
+            and not runs.has_plateaued(record)
         ]
         return records.best_of(able, self._settings.objective.direction)
 
@@ -266,7 +274,7 @@ class Tuner(keras_tuner.Tuner):
                     settings,
                     record,
                     MOST_EPOCHS,
-                    halving.has_plateaued,
+                    runs.has_plateaued,
                     self._progress,
                 )
         except trials.TrialEnded:

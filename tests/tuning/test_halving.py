@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import keras_tuner
 import pytest
 
-from keras_seqattn.tuning import halving, records
+from keras_seqattn.tuning import halving, records, runs
 from keras_seqattn.tuning.halving import RUNGS, Standing, Step
 from keras_seqattn.tuning.records import TrialRecord
 
@@ -109,8 +109,8 @@ def test_what_acts_early_leads_when_the_first_has_come_to_its_end():
     known.append(record(3, [1.2], values={"dropout": 0.3, "learning_rate": 0.004}))
     assert Standing(plan(), known).leader is known[2]  # late, and ahead nevertheless
     known.append(record(4, [2.0] * 9, continued_from="0", values=first))
-    assert [*halving.lineage(known[4], known)] == [known[4], known[0]]
-    assert halving.has_plateaued(known[4])
+    assert [*runs.lineage(known[4], known)] == [known[4], known[0]]
+    assert runs.has_plateaued(known[4])
     assert Standing(plan(), known).leader is known[4]  # on a higher rung
     known.append(record(5, [1.0] * 9, continued_from="1", values=known[1].values))
     assert Standing(plan(), known).leader is known[5]
@@ -121,14 +121,14 @@ def test_names_tell_what_acts_later():
         return TrialRecord("0", values=values)
 
     first = made(dropout_rate=0.1, lr=0.01)
-    assert halving.acts_later(made(dropout_rate=0.2), first)
-    assert not halving.acts_later(first, made(dropout_rate=0.2))
-    assert halving.acts_later(first, made(lr=0.02))
+    assert runs.acts_later(made(dropout_rate=0.2), first)
+    assert not runs.acts_later(first, made(dropout_rate=0.2))
+    assert runs.acts_later(first, made(lr=0.02))
     first = made(num_layers=2, weight_decay=0.1, learning_rate="cosine")
-    assert halving.acts_later(made(num_layers=3), first)
-    assert halving.acts_later(first, made(weight_decay=0.0))
-    assert not halving.acts_later(made(learning_rate="constant"), first)
-    assert not halving.acts_later(first, made(num_heads=2, units=3))
+    assert runs.acts_later(made(num_layers=3), first)
+    assert runs.acts_later(first, made(weight_decay=0.0))
+    assert not runs.acts_later(made(learning_rate="constant"), first)
+    assert not runs.acts_later(first, made(num_heads=2, units=3))
 
 
 def test_the_leader_has_its_share_of_the_time():
@@ -265,8 +265,8 @@ def test_what_overfits_learns_both_directions_for_as_many_epochs_again():
         later = record(1, scores[:count], values=values)
         for entry in later.epochs:
             entry["val_loss"] = entry["score"]
-        assert halving.has_plateaued(later) == settles
-        assert halving.has_overfit(later) == (count > until + halving.RISING)
+        assert runs.has_plateaued(later) == settles
+        assert runs.has_overfit(later) == (count > until + runs.RISING)
     own = Standing(plan(seconds=1000.0, **options), [leader])
     assert own.values_to_continue(own.next_step()) == goes_on
 
@@ -314,7 +314,7 @@ def test_what_overfits_goes_on_with_two_copies_of_each_pair():
     later.continued_from = "0"
     for epoch, entry in enumerate(later.epochs):
         entry["val_loss"] = 1.0 + epoch
-    assert halving.has_overfit(later)
+    assert runs.has_overfit(later)
     standing = Standing(timed, [leader, later])
     step = standing.next_step()
     assert not step.regularized
@@ -375,17 +375,17 @@ def test_nothing_over_budget_is_begun(simulated, study):
 
 def test_a_long_training_has_more_patience():
     scores = [1.0 - epoch / 100 for epoch in range(30)]  # it gets better till the 30th
-    assert not halving.has_plateaued(record(0, [*scores, *[9.0] * 29]))
-    assert halving.has_plateaued(record(0, [*scores, *[9.0] * 30]))
-    assert not halving.has_plateaued(record(0, [*scores[:4], *[9.0] * 7]))
-    assert halving.has_plateaued(record(0, [*scores[:4], *[9.0] * 8]))
+    assert not runs.has_plateaued(record(0, [*scores, *[9.0] * 29]))
+    assert runs.has_plateaued(record(0, [*scores, *[9.0] * 30]))
+    assert not runs.has_plateaued(record(0, [*scores[:4], *[9.0] * 7]))
+    assert runs.has_plateaued(record(0, [*scores[:4], *[9.0] * 8]))
 
 
 def test_epochs_that_get_worse_by_chance_end_no_training():
     """Five in a row do, of 120 draws one, and a training has that many epochs."""
     better = [9.0 - epoch / 10 for epoch in range(20)]
     worse = [8.0 + epoch / 10 for epoch in range(5)]
-    assert not halving.has_plateaued(record(0, [*better, *worse]))
+    assert not runs.has_plateaued(record(0, [*better, *worse]))
 
 
 @pytest.mark.parametrize("dropout", [0.1, 0.3])
@@ -397,7 +397,7 @@ def test_a_continuation_that_failed_leaves_the_trial_before_it(dropout, epochs):
     failed = record(1, epochs, status=records.OUT_OF_MEMORY)
     failed.values = {"dropout": dropout, "tuner/trial_id": "0"}
     failed.continued_from = "0" if epochs else None
-    latest = halving.latest_records([first, failed, weak])
+    latest = runs.latest_records([first, failed, weak])
     assert [one.trial_id for one in latest] == (["2"] if dropout == 0.1 else ["0", "2"])
 
 
