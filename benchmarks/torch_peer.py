@@ -34,6 +34,10 @@ class Translation(nn.Module):
         for module in self.modules():
             if isinstance(module, nn.MultiheadAttention):
                 module.dropout = shape.attention_dropout
+            if isinstance(
+                module, (nn.TransformerEncoderLayer, nn.TransformerDecoderLayer)
+            ):
+                module.dropout.p = 0.0  # No other system drops hidden units.
         self.output = nn.Linear(shape.model_dim, shape.vocabulary_size, bias=False)
         self.loss = nn.CrossEntropyLoss(ignore_index=PAD_ID, label_smoothing=0.1)
         self.register_buffer("positions", _sinusoids(shape.length, shape.model_dim))
