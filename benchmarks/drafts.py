@@ -7,7 +7,9 @@ after the next one from the same hidden vector, and the model's next pass checks
 guesses at once. It keeps only what greedy search finds. Here heads are trained on a
 translator's own greedy translations of Multi30k's training sources, with its weights
 frozen, and evaluated on the first lines of `val`. A head is a feed-forward block with a
-residual connection and a norm; all share the translator's output table.
+residual connection and a norm; all share the translator's output table. End tokens
+count as tokens, so a search without guesses keeps one a pass. Guesses past the end of a
+line do not count as right or wrong.
 
 The speed of one sentence with such drafts is at most the number of tokens that a pass
 keeps, times the speed of a batch of `--tokens` sentences by `benchmarks.decoding`,
@@ -23,6 +25,7 @@ MODULE = "benchmarks.drafts"
 BATCH_SIZE = 64
 # Lengths to which batches are padded, so that few shapes are compiled.
 MULTIPLE = 8
+MAX_LENGTH = 64  # of a translation, its end token included
 
 
 def main():
@@ -42,18 +45,8 @@ def main():
     heads.compile(keras.optimizers.Adam(1e-3), "sparse_categorical_crossentropy")
     heads.fit(hidden, labels, batch_size=1024, epochs=arguments.epochs, verbose=2)
 
-    tokens = passes = 0
-    hits, guesses = np.zeros(arguments.tokens - 1), 0
-    for ids, vectors in found["val"]:
-        guessed = np.stack(heads.predict_on_batch(vectors), axis=1).argmax(axis=-1)
-        right = guessed == shifted(ids, arguments.tokens, translator.model.pad_id)
-        hits, guesses = hits + right.sum(axis=0), guesses + len(ids)
-        tokens, passes = tokens + len(ids), passes + count_passes(right)
-    measure = {
-        "lines": len(found["val"]),
-        "right": [hit / guesses for hit in hits],
-        "tokens_a_pass": tokens / passes,
-    }
+    pad_id = translator.model.pad_id
+    measure = evaluated(heads, found["val"], arguments.tokens, pad_id)
     rounds.show(measure, arguments)
     rounds.publish(MODULE, [measure], [as_table(measure)], arguments)
 
@@ -64,10 +57,14 @@ def parse():
     parser.add_argument("--data-dir", help="Multi30k's files; default: download them")
     parser.add_argument("--train", type=rounds.count, default=29_000, help="lines")
     parser.add_argument("--count", type=rounds.count, default=1000, help="val's lines")
-    parser.add_argument("--tokens", type=rounds.count, default=4, help="of a pass")
+    tokens = "of a pass, at least 2; default: 4"
+    parser.add_argument("--tokens", type=rounds.count, default=4, help=tokens)
     parser.add_argument("--epochs", type=rounds.count, default=3, help="of the heads")
     rounds.add_output_options(parser)
-    return parser.parse_args()
+    arguments = parser.parse_args()
+    if arguments.tokens < 2:
+        parser.error(f"--tokens must be at least 2. Received: {arguments.tokens}.")
+    return arguments
 
 
 def translated(translator, lines):
@@ -84,11 +81,10 @@ def translated(translator, lines):
         some = rows[at : at + BATCH_SIZE]
         sources = padded(some + [some[0]] * (BATCH_SIZE - len(some)), model.pad_id)
         search = decoding.Greedy(scored=False)
-        best = decoding.generate(model, sources, search=search, max_length=64)
-        lengths = best.lengths[:, 0]
+        best = decoding.generate(model, sources, search=search, max_length=MAX_LENGTH)
         targets = [
-            [int(i) for i in row[:length]]
-            for row, length in zip(best.token_ids[:, 0], lengths, strict=True)
+            [*best.sequence(row), model.end_id][:MAX_LENGTH]
+            for row in range(BATCH_SIZE)
         ]
         inputs = padded([[model.start_id, *ids[:-1]] for ids in targets], model.pad_id)
         vectors = np.asarray(
@@ -107,14 +103,34 @@ def padded(rows, pad_id):
     return np.array([[*ids, *[pad_id] * (length - len(ids))] for ids in rows], "int32")
 
 
+def evaluated(heads, found, tokens, pad_id):
+    """Returns how often each head is right, and how many tokens a pass keeps."""
+    hits, guesses = np.zeros((2, tokens - 1))
+    kept = passes = 0
+    for ids, vectors in found:
+        # Of a single head, Keras returns no list.
+        outputs = keras.tree.flatten(heads.predict_on_batch(vectors))
+        guessed = np.stack(outputs, axis=1).argmax(axis=-1)
+        labels = shifted(ids, tokens, pad_id)
+        right = guessed == labels
+        hits = hits + (right & (labels != pad_id)).sum(axis=0)
+        guesses = guesses + (labels != pad_id).sum(axis=0)
+        kept, passes = kept + len(ids), passes + count_passes(right)
+    return {
+        "lines": len(found),
+        "right": (hits / guesses).tolist(),
+        "tokens_a_pass": kept / passes,
+    }
+
+
 def shifted(ids, tokens, pad_id):
-    """Returns for each place the tokens after the next one, padding past the end."""
+    """Returns for each position the tokens after the next one, padding past the end."""
     ids = np.concatenate([ids, np.full(tokens, pad_id)])
     return np.stack([ids[k : len(ids) - tokens + k] for k in range(1, tokens)], axis=1)
 
 
 def training_data(found, tokens, translator):
-    """Returns the vectors of all places, and each head's tokens."""
+    """Returns the vectors of all positions, and each head's tokens."""
     labels = np.concatenate(
         [shifted(ids, tokens, translator.model.pad_id) for ids, _ in found]
     )
@@ -136,9 +152,16 @@ def make_heads(model, count):
 
 
 def count_passes(right):
-    """Counts the passes of a line: one to begin, then one for each block of tokens."""
+    """Counts the passes of a line: one for its first token, then one for each block.
+
+    A block is the guesses that are kept, and the token that the pass itself finds.
+
+    Args:
+        right: Booleans `(L, K)`: for each of L tokens, which of the K guesses of the
+            tokens after it are right.
+    """
     at, passes = 0, 1
-    while at < len(right):
+    while at < len(right) - 1:
         at += 1 + int(np.logical_and.accumulate(right[at]).sum())
         passes += 1
     return passes

@@ -1,4 +1,4 @@
-"""What benchmarks of hours keep when something goes wrong at their end."""
+"""What benchmarks of hours keep when something goes wrong, and what some count."""
 
 import importlib
 import sys
@@ -7,7 +7,7 @@ import keras
 import numpy as np
 import pytest
 
-from benchmarks import own_model, rounds
+from benchmarks import drafts, own_model, rounds
 
 pytestmark = pytest.mark.backends("torch")
 
@@ -60,3 +60,27 @@ def test_defaults_without_a_whole_epoch_have_no_model(tmp_path):
 
     names = dict.fromkeys(("train", "val"), (np.ones((2, 1)), np.ones((2, 1))))
     assert own_model.run_defaults(None, build, names, 0, tmp_path) == (None, 1, {})
+
+
+@pytest.mark.parametrize(
+    ("right", "passes"),
+    [
+        ([[0, 0]] * 5, 5),  # as without guesses
+        ([[1, 1]] * 5, 3),  # 1 token, then 3, then the last
+        ([[1, 1]] * 4, 2),
+        ([[0, 1], [1, 0], [0, 0], [0, 0]], 3),  # a wrong guess ends its block
+        ([[0, 0]], 1),
+    ],
+)
+def test_passes_of_a_line_with_drafts_are_counted(right, passes):
+    assert drafts.count_passes(np.array(right, bool)) == passes
+
+
+def test_guesses_past_the_end_of_a_line_do_not_count():
+    class Heads:
+        def predict_on_batch(self, vectors):
+            return [np.eye(10)[[6, 7, 9, 0]], np.eye(10)[[7, 9, 0, 0]]]
+
+    line = np.array([5, 6, 7, 2]), np.zeros((4, 1))
+    found = drafts.evaluated(Heads(), [line], tokens=3, pad_id=0)
+    assert found == {"lines": 1, "right": [2 / 3, 1 / 2], "tokens_a_pass": 2.0}
