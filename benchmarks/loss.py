@@ -125,26 +125,33 @@ def losses():
 
 
 def differentiated(loss, labels, factors, jit):
-    """Compiles loss and gradients; returns a function that runs them to the end."""
+    """Compiles loss and gradients; returns a function that runs them to the end.
+
+    The labels are an argument of the program, as in `fit`: from constants, a compiler
+    could compute in advance which positions are padding.
+    """
     import keras
 
     if keras.backend.backend() == "jax":
         import jax
 
-        program = jax.jit(jax.value_and_grad(lambda x: loss(labels, *x)))
-        return lambda: jax.block_until_ready(program(factors))
+        program = jax.jit(
+            jax.value_and_grad(lambda factors, labels: loss(labels, *factors))
+        )
+        given = jax.device_put((factors, labels))
+        return lambda: jax.block_until_ready(program(*given))
 
     import tensorflow as tf
 
     @tf.function(jit_compile=jit)
-    def program(*factors):
+    def program(labels, *factors):
         with tf.GradientTape() as tape:
             tape.watch(factors)
             value = loss(labels, *factors)
         return value, *tape.gradient(value, factors)
 
-    factors = [tf.constant(factor) for factor in factors]
-    return lambda: [tensor.numpy() for tensor in program(*factors)]
+    given = [tf.constant(array) for array in (labels, *factors)]
+    return lambda: [tensor.numpy() for tensor in program(*given)]
 
 
 if __name__ == "__main__":
