@@ -249,9 +249,13 @@ def read(folder):
 
 
 def read_history(folder):
-    """Returns the logs of a row's epochs, dicts of strings."""
+    """Returns the logs of a row's epochs, dicts of strings.
+
+    An epoch whose backup a kill prevented was trained again, and has two lines.
+    """
     with (folder / "history.csv").open() as file:
-        return list(csv.DictReader(file))
+        latest = {row["epoch"]: row for row in csv.DictReader(file)}
+    return list(latest.values())
 
 
 def report(folder, done, references):

@@ -7,7 +7,7 @@ import keras
 import numpy as np
 import pytest
 
-from benchmarks import drafts, own_model, rounds
+from benchmarks import ablations, drafts, own_model, rounds
 
 pytestmark = pytest.mark.backends("torch")
 
@@ -39,6 +39,14 @@ def test_a_picture_that_fails_costs_no_measures(
     with pytest.raises(ZeroDivisionError):
         module.main()
     assert (tmp_path / "results" / "measures.jsonl").exists()
+
+
+def test_an_epoch_that_was_trained_again_counts_once(tmp_path):
+    lines = "epoch,seconds", "0,2.0", "1,3.0", "1,4.0", "2,5.0"
+    (tmp_path / "history.csv").write_text("\n".join(lines))
+    history = ablations.read_history(tmp_path)
+    assert [row["epoch"] for row in history] == ["0", "1", "2"]
+    assert [row["seconds"] for row in history] == ["2.0", "4.0", "5.0"]
 
 
 def test_a_folder_that_cannot_be_made_is_said_at_once(monkeypatch, tmp_path, capsys):
