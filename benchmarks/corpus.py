@@ -13,9 +13,10 @@ pair added to both sides, and read from there. Each system has its own process:
   batches come without tf.data. It needs a backend other than TensorFlow.
 
 Reported are the time until the first batch, for the first call and, from disk, also for
-the next one; the real target tokens per second in a pass through the batches; and the
-largest memory above that of the imports. The memory is that of the process alone, and
-that with the pages of the file which the operating system keeps while there is room.
+the next one; the real target tokens per second in a pass through the batches, from the
+second on; and the largest memory above that of the imports. The memory is that of the
+process alone, and that with the pages of the file which the operating system keeps
+while there is room.
 """
 
 import argparse
@@ -84,12 +85,15 @@ def measure(pairs, folder, arguments):
         )
         for system in arguments.systems
     }
-    rates = {system: [] for system in workers}
+    rates, memory = {system: [] for system in workers}, {}
     for _ in range(arguments.rounds):
         for system, worker in workers.items():
-            rates[system].append(worker.measure(1)["tokens_s"])
+            answer = worker.measure(1)
+            rates[system].append(answer["tokens_s"])
+            memory[system] = answer["memory"]
     measures = []
     for system, worker in workers.items():
+        worker.close()
         measures.append(
             {
                 **worker.ready,
@@ -97,10 +101,9 @@ def measure(pairs, folder, arguments):
                 "pairs": pairs,
                 "tokens_s": statistics.median(rates[system]),
                 "of_memory": of_memory(rates, system),
-                **worker.measure(0)["memory"],
+                **memory[system],
             }
         )
-        worker.close()
         rounds.show(measures[-1], arguments)
     return measures
 
@@ -114,7 +117,7 @@ def of_memory(rates, system):
 
 
 def work(system, pairs, folder):
-    """Makes batches, and passes through them as often as stdin asks."""
+    """Makes batches, and passes through them once for each line of stdin."""
     if system == WITHOUT:
         sys.modules["tensorflow"] = None  # Importing it then fails.
     from keras_seqattn import text
@@ -139,10 +142,11 @@ def work(system, pairs, folder):
     if system == "disk":
         ready["again_s"], batches = rounds.timed(make)
 
-    def answer(times):
-        tokens = start = 0
-        for _, labels in itertools.islice(batches, BATCHES * times):
-            start = start or time.perf_counter()  # once the epoch is planned
+    def answer(_):
+        in_epoch = iter(batches)
+        next(in_epoch)  # It takes the planning of the epoch, and does not count.
+        tokens, start = 0, time.perf_counter()
+        for _, labels in itertools.islice(in_epoch, BATCHES):
             tokens += int((np.asarray(labels) > 0).sum())
         seconds = time.perf_counter() - start
         now = largest | {"peak_mb": rounds.peak_megabytes()}
@@ -161,8 +165,8 @@ def watch(largest):
 
 def as_table(measures):
     header = (
-        *("pairs", "ids in", "first batch, s", "of the next call, s"),
-        *("real target tokens a second", "of memory"),
+        *("pairs", "ids in", "first batch, s", "first of the next call, s"),
+        *("real target tokens a second", "divided by memory's"),
         *("own memory, MB", "with the file, MB"),
     )
     rows = [
