@@ -107,7 +107,7 @@ def work(arguments):
             _, runs[path] = peers.trainer("ours", shape, batches, jit_compile, True)
             first[path], _ = rounds.timed(runs[path], 1)
         runs[path](2)
-    for path in SEARCHES.keys() & set(arguments.paths):
+    for path in [path for path in SEARCHES if path in arguments.paths]:
         searcher(path, False, peers.ours(shape), batches[0][0])(1)
         for name in (SEARCHES[path], path):
             with without(name):
@@ -165,7 +165,7 @@ def plain_ways(path):
 
     if path == "factors":
         yield losses, "factors_of", lambda logits: None
-    if path in ("factors", "metrics"):
+    if path == "metrics":  # Without factors there is nothing to take either.
         yield metrics, "crossentropies_of", lambda *given: None
     if path == "best":
         yield from everywhere(processors.best_of_all, "best_of_all", best_of_all)
