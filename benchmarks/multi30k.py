@@ -184,13 +184,7 @@ def bucketed_batches(sources, targets, tokenizer, recipe):
     """Makes our batches, with the recipe's options."""
     from keras_seqattn.text import translation_batches
 
-    return translation_batches(
-        sources,
-        targets,
-        tokenizer,
-        batch_tokens=recipe.batch_tokens,
-        bucket_lengths=recipe.bucket_lengths,
-    )
+    return translation_batches(sources, targets, tokenizer, **recipe.batch_options())
 
 
 def fixed_batches(sources, targets, tokenizer):

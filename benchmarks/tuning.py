@@ -212,20 +212,16 @@ class Task:
         self.tokenizer = SentencePieceTokenizer.train(
             [*self.train[0], *self.train[1]], self.recipe.vocabulary_size
         )
-        self.sizes = dict(
-            batch_tokens=self.recipe.batch_tokens,
-            bucket_lengths=self.recipe.bucket_lengths,
-        )
 
     def batches(self):
         """Makes the batches of both parts."""
         from keras_seqattn.text import translation_batches
 
-        return (
-            translation_batches(*self.train, self.tokenizer, **self.sizes),
-            translation_batches(
-                *self.validation, self.tokenizer, shuffle=False, **self.sizes
-            ),
+        options = self.recipe.batch_options()
+        train = translation_batches(*self.train, self.tokenizer, **options)
+        options = self.recipe.batch_options(training=False)
+        return train, translation_batches(
+            *self.validation, self.tokenizer, shuffle=False, **options
         )
 
     def score(self):
