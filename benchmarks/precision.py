@@ -18,10 +18,10 @@ from benchmarks import pictures, rounds
 
 MODULE = "benchmarks.precision"
 POLICIES = ("float32", "mixed_bfloat16", "mixed_float16")
-SYSTEMS = tuple(f"{policy}-tensorflow" for policy in POLICIES) + tuple(
-    f"{policy}-jax" for policy in POLICIES
+SYSTEMS = tuple(
+    f"{policy}-{backend}" for backend in ("tensorflow", "jax") for policy in POLICIES
 )
-DEFAULT_SYSTEMS = SYSTEMS[:3]
+DEFAULT_SYSTEMS = SYSTEMS[: len(POLICIES)]
 # One point of a curve is the mean loss of this many steps.
 POINT = 20
 COLORS = ("#334155", "#c2410c", "#0e7490", "#7c3aed", "#15803d", "#be185d")
@@ -41,7 +41,7 @@ def parse():
     parser = rounds.make_parser(MODULE, __doc__)
     presets = ("smoke", "default", "multi30k")
     parser.add_argument("--preset", default="smoke", choices=presets, help="its recipe")
-    points = "of 20 steps, at least 2; default: 20"
+    points = f"of {POINT} steps, at least 2; default: 20"
     parser.add_argument("--points", type=rounds.count, default=20, help=points)
     parser.add_argument("--picture", type=rounds.new_file, help="file for the curves")
     rounds.add_options(parser)
@@ -82,7 +82,7 @@ def report(measures):
                 f"{1000 * seconds:.0f}",
             ]
         )
-    header = ["policy", "validation loss, mean", "of the seeds", "ms a step"]
+    header = ["system", "validation loss, mean", "of the seeds", "ms a step"]
     return rounds.table(header, rows)
 
 
