@@ -74,8 +74,7 @@ def main():
 
 def parse():
     parser = rounds.make_parser(MODULE, __doc__)
-    parser.add_argument("--translator", required=True, help="what `save` wrote")
-    parser.add_argument("--data-dir", help="Multi30k's files; default: download them")
+    rounds.add_translator_options(parser)
     rounds.add_options(parser, default_rounds=5)
     return parser.parse_args()
 

@@ -16,6 +16,8 @@ import numpy as np
 
 from benchmarks import rounds
 
+MODULE = "benchmarks.constraints"
+
 
 def main():
     arguments = parse()
@@ -57,13 +59,12 @@ def main():
         }
         measures.append(measure)
         rounds.show(measure, arguments)
-    rounds.publish("benchmarks.constraints", measures, [as_table(measures)], arguments)
+    rounds.publish(MODULE, measures, [as_table(measures)], arguments)
 
 
 def parse():
-    parser = rounds.make_parser("benchmarks.constraints", __doc__)
-    parser.add_argument("--translator", required=True, help="what `save` wrote")
-    parser.add_argument("--data-dir", help="Multi30k's files; default: download them")
+    parser = rounds.make_parser(MODULE, __doc__)
+    rounds.add_translator_options(parser)
     parser.add_argument("--count", type=rounds.count, default=1000, help="first lines")
     parser.add_argument("--width", type=rounds.count, default=5)
     words = "numbers of words a line, each measured by itself"

@@ -53,8 +53,7 @@ def main():
 
 def parse():
     parser = rounds.make_parser(MODULE, __doc__)
-    parser.add_argument("--translator", required=True, help="what `save` wrote")
-    parser.add_argument("--data-dir", help="Multi30k's files; default: download them")
+    rounds.add_translator_options(parser)
     parser.add_argument("--train", type=rounds.count, default=29_000, help="lines")
     parser.add_argument("--count", type=rounds.count, default=1000, help="val's lines")
     tokens = "of a pass, at least 2; default: 4"

@@ -261,12 +261,19 @@ def add_output_options(parser):
     )
 
 
+def add_translator_options(parser):
+    """Adds the options of a benchmark that translates Multi30k with a saved model."""
+    add = parser.add_argument
+    add("--translator", required=True, help="file that Translator.save wrote")
+    add("--data-dir", help="folder of Multi30k's files; default: download them")
+
+
 def add_worker_options(parser, systems):
     """Adds the choice of systems, and the options that `Worker` passes on."""
     add = parser.add_argument
     add("--systems", nargs="+", choices=systems, default=systems, help="those to run")
-    parser.add_argument("--system", choices=systems, help=argparse.SUPPRESS)
-    parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
+    add("--system", choices=systems, help=argparse.SUPPRESS)
+    add("--worker", action="store_true", help=argparse.SUPPRESS)
 
 
 def show(measure, arguments):
