@@ -79,7 +79,7 @@ def ours(path, data_dir):
             pad_lists(some, 0)
             for call in calls
             for some in in_batches(
-                sorted(_source_ids(translator, call), key=len), BATCH_SIZES[-1]
+                sorted(source_ids(translator, call), key=len), BATCH_SIZES[-1]
             )
         ]
 
@@ -108,8 +108,7 @@ def ctranslate2(path, data_dir, precision):
     numbers = {name: number for number, name in enumerate(names)}
 
     def tokenize(call):
-        sources = _source_ids(translator, call)
-        return [[names[i] for i in (ids[:-1] if adds_end else ids)] for ids in sources]
+        return named(source_ids(translator, call), names, adds_end)
 
     def from_lines(engine, calls, **options):
         texts = []
@@ -153,10 +152,15 @@ def calls_of(lines, alone):
     return [[line] for line in lines[:ALONE]] if alone else [lines]
 
 
-def _source_ids(translator, lines):
+def source_ids(translator, lines):
     """Tokenises lines as `Translator` does."""
     end = translator.model.end_id
     return [[*ids, end] for ids in translator.source_tokenizer.tokenize(lines)]
+
+
+def named(sources, names, adds_end):
+    """Returns token ids as CTranslate2 takes them; an end that it adds is left out."""
+    return [[names[i] for i in (ids[:-1] if adds_end else ids)] for ids in sources]
 
 
 def _count_tokens_of(translator, texts):

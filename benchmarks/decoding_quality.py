@@ -19,11 +19,12 @@ import tempfile
 import numpy as np
 
 from benchmarks import rounds
-from benchmarks.decoding_file import read_vocabulary
+from benchmarks.decoding_file import named, read_vocabulary, source_ids
 
+MODULE = "benchmarks.decoding_quality"
 # Smaller differences of scores do not count: the engines round in different orders.
 TOLERANCE = 1e-4
-SIZE = 32
+BATCH_SIZE = 32
 PATIENCES = (1.0, None)
 
 
@@ -33,36 +34,34 @@ def main():
 
     translator = Translator.load(arguments.translator)
     lines = read_lines(arguments.lines, arguments.count)
-    end = translator.model.end_id
-    sources = [[*ids, end] for ids in translator.source_tokenizer.tokenize(lines)]
+    sources = source_ids(translator, lines)
     with tempfile.TemporaryDirectory() as folder:
         folder = pathlib.Path(folder, "model")
         translator.export(folder, "ctranslate2", quantization="float32")
         engine = ctranslate2(folder)
     measures = []
     for limit in arguments.limits:
-        search = functools.partial(searched, translator.model, sources, limit)
-        scorer = functools.partial(
+        score = functools.partial(
             scored, translator.model, sources, limit, arguments.length_penalty
         )
         theirs = engine(sources, limit, arguments)
+        their_scores = score(theirs)
         for patience in PATIENCES:
-            ours = search(patience, arguments)
+            ours = searched(translator.model, sources, limit, patience, arguments)
             measure = {
                 "limit": limit,
                 "patience": patience,
-                **compared(ours, theirs, scorer(ours), scorer(theirs)),
+                **compared(ours, theirs, score(ours), their_scores),
             }
             measures.append(measure)
             rounds.show(measure, arguments)
-    rounds.publish(
-        "benchmarks.decoding_quality", measures, [as_table(measures)], arguments
-    )
+    rounds.publish(MODULE, measures, [as_table(measures)], arguments)
 
 
 def parse():
-    parser = rounds.make_parser("benchmarks.decoding_quality", __doc__)
-    parser.add_argument("--translator", required=True, help="what `save` wrote")
+    parser = rounds.make_parser(MODULE, __doc__)
+    file = "file that Translator.save wrote"
+    parser.add_argument("--translator", required=True, help=file)
     parser.add_argument("--lines", required=True, help="text file, may end in .gz")
     parser.add_argument("--count", type=rounds.count, default=500, help="first lines")
     parser.add_argument("--width", type=rounds.count, default=4)
@@ -96,8 +95,8 @@ def ctranslate2(folder):
 
     def search(sources, limit, arguments):
         found = engine.translate_batch(
-            [[names[i] for i in (ids[:-1] if adds_end else ids)] for ids in sources],
-            max_batch_size=SIZE,
+            named(sources, names, adds_end),
+            max_batch_size=BATCH_SIZE,
             beam_size=arguments.width,
             length_penalty=arguments.length_penalty,
             patience=PATIENCES[0],
