@@ -184,9 +184,8 @@ def load(arguments, split):
 def run(recipe, train, validation, folder):
     """Trains a row, resuming it if it was stopped, and writes its scores."""
     import keras
-    import sacrebleu
 
-    from keras_seqattn import Translator, decoding, training
+    from keras_seqattn import Translator, training
     from keras_seqattn.text import SentencePieceTokenizer, translation_batches
 
     training.keep_freed_memory()
@@ -224,7 +223,16 @@ def run(recipe, train, validation, folder):
             training.Resume(folder / "backup", batches),
         ],
     )
-    translator, (sources, references) = Translator(model, tokenizer), validation
+    write_scores(Translator(model, tokenizer), *validation, folder)
+    shutil.rmtree(folder / "backup")
+
+
+def write_scores(translator, sources, references, folder):
+    """Translates the validation lines, and writes the translations and the scores."""
+    import sacrebleu
+
+    from keras_seqattn import decoding
+
     search = decoding.BeamSearch(BEAMS, length_penalty=LENGTH_PENALTY)
     greedy, beams = translator(sources), translator(sources, search)
     (folder / "translations.txt").write_text("\n".join(beams), encoding="utf-8")
@@ -234,12 +242,11 @@ def run(recipe, train, validation, folder):
         "greedy": round(sacrebleu.corpus_bleu(greedy, [references]).score, 2),
         "chrf": round(sacrebleu.corpus_chrf(beams, [references]).score, 2),
         "val_perplexity": round(float(epochs[-1]["val_perplexity"]), 3),
-        "parameters": model.count_params(),
+        "parameters": translator.model.count_params(),
         "epochs": len(epochs),
         "minutes": round(sum(float(epoch["seconds"]) for epoch in epochs) / 60, 1),
     }
     (folder / "scores.json").write_text(json.dumps(scores))
-    shutil.rmtree(folder / "backup")
 
 
 def read(folder):
