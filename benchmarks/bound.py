@@ -134,33 +134,40 @@ def products(model, jax):
             x = (x @ square[0]) @ square[1]
         return x
 
-    def timer(function, rows):
-        @jax.jit
-        def repeat(x):
-            def once(_, x):  # Clipped, so that the values stay finite.
-                return jax.numpy.clip(function(x), -1, 1)
+    return (
+        timer(step, jax.numpy.ones((BATCH_SIZE_PER_THREAD[1], width)), jax),
+        timer(encode, jax.numpy.ones((BLOCK_TOKENS, width)), jax),
+    )
 
-            return jax.lax.fori_loop(0, REPEATS, once, x)
 
-        x = jax.numpy.ones((rows, width))
+def timer(function, x, jax):
+    """Returns a function of threads: the seconds that a row of `x` takes in them all.
 
-        def run():
-            jax.block_until_ready(repeat(x))
+    The function is repeated on its own output, which has the shape of `x`.
+    """
 
-        run()
+    @jax.jit
+    def repeat(x):
+        def once(_, x):  # Clipped, so that the values stay finite.
+            return jax.numpy.clip(function(x), -1, 1)
 
-        def seconds(threads):
-            running = [threading.Thread(target=run) for _ in range(threads)]
-            start = time.perf_counter()
-            for thread in running:
-                thread.start()
-            for thread in running:
-                thread.join()
-            return (time.perf_counter() - start) / (REPEATS * rows * threads)
+        return jax.lax.fori_loop(0, REPEATS, once, x)
 
-        return seconds
+    def run():
+        jax.block_until_ready(repeat(x))
 
-    return timer(step, BATCH_SIZE_PER_THREAD[1]), timer(encode, BLOCK_TOKENS)
+    run()  # Compiles.
+
+    def seconds(threads):
+        running = [threading.Thread(target=run) for _ in range(threads)]
+        start = time.perf_counter()
+        for thread in running:
+            thread.start()
+        for thread in running:
+            thread.join()
+        return (time.perf_counter() - start) / (REPEATS * len(x) * threads)
+
+    return seconds
 
 
 def step_of_a_draft(shape):
