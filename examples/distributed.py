@@ -151,7 +151,7 @@ def set_distribution(model_devices):
 
 
 def train(args):
-    """Trains on all devices of all processes; the first saves the translator."""
+    """Trains on all devices of all processes, and saves the translator."""
     set_distribution(args.model_devices)
     recipe = ks.recipes.RECIPES[args.preset]
     pairs = ks.text.load_parallel("phrases", "en", "de", split="train")
@@ -204,10 +204,15 @@ def train(args):
             ),
         ],
     )
+    save(args, recipe, model, tokenizer)
+
+
+def save(args, recipe, model, tokenizer):
+    """Gathers the weights from all processes; the first one saves the translator."""
     weights = multihost_utils.process_allgather(
         [weight.value for weight in model.weights], tiled=True
     )
-    if first:
+    if jax.process_index() == 0:
         keras.distribution.set_distribution(None)
         model = recipe.make_model(tokenizer.vocabulary_size)
         model.set_weights(weights)
