@@ -274,9 +274,9 @@ def make_app(translator, **options):
     """
     app = flask.Flask(__name__)
     app.config["MAX_CONTENT_LENGTH"] = 2**16
-    limit, worker = most_tokens(translator), Worker(translator, **options)
+    worker = Worker(translator, **options)
     # Requests for attention are also cut to this length.
-    translator.max_source_length = limit
+    translator.max_source_length = most_tokens(translator)
 
     def done(given, width=None):
         # Browsers say which page has sent a request.
@@ -291,21 +291,8 @@ def make_app(translator, **options):
 
     @app.post("/translate")
     def answer():
-        # Without it, a browser would send the request of any page without asking.
-        if not flask.request.is_json:
-            raise BadRequest("`request` must have the content type application/json.")
-        try:
-            given = flask.request.get_json()
-        except BadRequest:
-            raise BadRequest("`request` must be JSON in UTF-8.") from None
-        if not isinstance(given, dict):
-            raise BadRequest(f"`request` must be a JSON object. Received: {given!r}.")
-        if unknown := given.keys() - {"text", "beam"}:
-            raise BadRequest(
-                "`request` must hold `text`, and may hold `beam`. "
-                f"Received: {', '.join(sorted(unknown))}."
-            )
-        text = checked("text", given.get("text"))
+        given = read_request()
+        text = checked_text(translator, given.get("text"))
         beam = checked_beam(given.get("beam", 4))
         width = next(width for width in WIDTHS if width >= beam)
         found = done((text,), width)[:beam]
@@ -314,7 +301,7 @@ def make_app(translator, **options):
     @app.get("/attention")
     def attention():
         given = flask.request.args
-        text = checked("text", given.get("text"))
+        text = checked_text(translator, given.get("text"))
         # Any output of a model is allowed here: it may be longer than a source, and
         # have line breaks.
         try:
@@ -334,28 +321,52 @@ def make_app(translator, **options):
     def nested(error):
         return {"error": "`request` must be JSON that is nested less deeply."}, 400
 
-    def checked(name, text):
-        """Returns a line of text, or answers why it is not valid."""
-        if not isinstance(text, str) or not text.strip() or len(text.splitlines()) > 1:
-            raise BadRequest(
-                f"`{name}` must be one line that is not empty. Received: {text!r}."
-            )
-        try:
-            text.encode()
-        except UnicodeEncodeError:
-            raise BadRequest(
-                f"`{name}` must be valid Unicode, without lone surrogates. "
-                f"Received: {text!r}."
-            ) from None
-        (tokens,) = translator.source_tokenizer.tokenize([text])
-        if len(tokens) >= limit:
-            raise BadRequest(
-                f"`{name}` must have at most {limit} tokens, its end included. "
-                f"Received: {len(tokens) + 1} tokens."
-            )
-        return text
-
     return app
+
+
+def read_request():
+    """Returns the dict that a request for translations holds, or answers what is wrong.
+
+    What its values must be is not checked here.
+    """
+    # Without it, a browser would send the request of any page without asking.
+    if not flask.request.is_json:
+        raise BadRequest("`request` must have the content type application/json.")
+    try:
+        given = flask.request.get_json()
+    except BadRequest:
+        raise BadRequest("`request` must be JSON in UTF-8.") from None
+    if not isinstance(given, dict):
+        raise BadRequest(f"`request` must be a JSON object. Received: {given!r}.")
+    if unknown := given.keys() - {"text", "beam"}:
+        raise BadRequest(
+            "`request` must hold `text`, and may hold `beam`. "
+            f"Received: {', '.join(sorted(unknown))}."
+        )
+    return given
+
+
+def checked_text(translator, text):
+    """Returns a line of text, or answers why it is not valid."""
+    if not isinstance(text, str) or not text.strip() or len(text.splitlines()) > 1:
+        raise BadRequest(
+            f"`text` must be one line that is not empty. Received: {text!r}."
+        )
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise BadRequest(
+            "`text` must be valid Unicode, without lone surrogates. "
+            f"Received: {text!r}."
+        ) from None
+    limit = translator.max_source_length
+    (tokens,) = translator.source_tokenizer.tokenize([text])
+    if len(tokens) >= limit:
+        raise BadRequest(
+            f"`text` must have at most {limit} tokens, its end included. "
+            f"Received: {len(tokens) + 1} tokens."
+        )
+    return text
 
 
 def checked_beam(beam):
