@@ -1,4 +1,4 @@
-"""A server under load: `examples/serve.py` on this machine, and clients of all kinds.
+"""How does `examples/serve.py` behave under load, with clients of all kinds?
 
     python -m benchmarks.serving --translator FILE.keras
     python -m benchmarks.serving --clients 50 --seconds 120   # random weights
@@ -6,17 +6,14 @@
 First one client, then many, ask one line after another. Then many clients hang up, send
 half of a request, or come all at once. The server and its clients share the machine's
 cores. Random weights never end a line, so every translation has the greatest length.
-Prints a table in Markdown.
 """
 
-import argparse
 import concurrent.futures
 import contextlib
 import http.client
 import json
 import math
 import os
-import pathlib
 import random
 import socket
 import statistics
@@ -26,7 +23,9 @@ import tempfile
 import threading
 import time
 
-SCRIPT = pathlib.Path(__file__).parent.parent / "examples" / "serve.py"
+from benchmarks import rounds
+
+SCRIPT = rounds.ROOT / "examples" / "serve.py"
 JSON = {"Content-Type": "application/json"}
 WORDS = (
     "a two man woman dog child red blue small runs sits plays in on near park".split()
@@ -56,15 +55,14 @@ def main():
 
 
 def parse():
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = rounds.make_parser("benchmarks.serving", __doc__)
     add = parser.add_argument
     file = "file that Translator.save wrote; default: random weights"
     add("--translator", help=file)
-    add("--clients", type=int, default=50, help="at once; default: 50")
-    add("--seconds", type=int, default=120, help="with many clients; default: 120")
-    add("--beam", type=int, default=4, help="beams; default: 4")
+    add("--clients", type=rounds.count, default=50, help="at once; default: 50")
+    seconds = "with many clients; default: 120"
+    add("--seconds", type=rounds.count, default=120, help=seconds)
+    add("--beam", type=rounds.count, default=4, help="beams; default: 4")
     return parser.parse_args()
 
 
@@ -94,7 +92,7 @@ def saved(path, **options):
 def served(translator):
     """Starts the server in its own process; yields the process and its port."""
     command = [sys.executable, SCRIPT, "--translator", translator, "--port", "0"]
-    environment = {**os.environ, "PYTHONPATH": str(SCRIPT.parent.parent)}
+    environment = {**os.environ, "PYTHONPATH": str(rounds.ROOT)}
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, text=True, env=environment
     ) as process:
@@ -103,6 +101,8 @@ def served(translator):
                 print(line, end="", file=sys.stderr, flush=True)
                 if line.startswith("Open"):
                     break
+            else:
+                raise RuntimeError(f"{SCRIPT.name} ended with {process.wait()}.")
             yield process, int(line.split()[1].rpartition(":")[2])
         finally:
             process.terminate()
@@ -164,10 +164,11 @@ def load(port, clients, seconds, beam):
     }
 
 
-def described(met):
+def described(answers):
     return (
-        f"{met['rate']:.1f} lines/s, median {met['median']:.2f} s, worst "
-        f"{met['worst']:.2f} s, {met['refused']} refused, {met['errors']} errors"
+        f"{answers['rate']:.1f} lines/s, median {answers['median']:.2f} s, worst "
+        f"{answers['worst']:.2f} s, {answers['refused']} refused, "
+        f"{answers['errors']} errors"
     )
 
 

@@ -293,10 +293,10 @@ def serve(amount, arguments, report):
     ):
         errors = 0
         for number in range(1, count + 1):
-            met = serving.load(port, arguments.clients, seconds / count, beam=4)
-            errors += met["errors"]
+            answers = serving.load(port, arguments.clients, seconds / count, beam=4)
+            errors += answers["errors"]
             done = round(amount * number / count, 2)
-            report(done, process.pid, lines_s=met["rate"], errors=errors)
+            report(done, process.pid, lines_s=answers["rate"], errors=errors)
 
 
 PARTS = {
