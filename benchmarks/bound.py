@@ -38,7 +38,6 @@ SHORT_AND_LONG, TURNS = (8, 40), 30
 def main():
     arguments = parse()
     os.environ["KERAS_BACKEND"] = "jax"
-    import jax
 
     from benchmarks.decoding_file import load_lines, load_translator
     from keras_seqattn import decoding, training
@@ -53,11 +52,11 @@ def main():
     model, threads = translator.model, compile.num_threads()
     sources = sum(map(len, translator.source_tokenizer.tokenize(lines))) + len(lines)
     targets = sum(map(len, translator.target_tokenizer.tokenize(found))) + len(lines)
-    step, encode = products(model, jax)
+    step, encode = products(model)
     measures = []
     for number in range(1, arguments.rounds + 1):
         whole, _ = rounds.timed(lambda: translator(lines, search=search))
-        with watched(jax) as seconds:
+        with watched() as seconds:
             watched_whole, _ = rounds.timed(lambda: translator(lines, search=search))
         share = sum(seconds) / threads / watched_whole
         alone = targets * step(threads) + sources * encode(threads)
@@ -80,8 +79,10 @@ def parse():
 
 
 @contextlib.contextmanager
-def watched(jax):
+def watched():
     """Yields a list to which the seconds of each run of a program are added."""
+    import jax
+
     from keras_seqattn.backend import compile
 
     plain, seconds = compile.CompiledFunction.__call__, []
@@ -95,8 +96,9 @@ def watched(jax):
         yield seconds
 
 
-def products(model, jax):
+def products(model):
     """Returns functions of threads: seconds per target token, and per source token."""
+    import jax
     import numpy as np
 
     from keras_seqattn.scheduling.continuous import BLOCK_TOKENS
@@ -135,16 +137,17 @@ def products(model, jax):
         return x
 
     return (
-        timer(step, jax.numpy.ones((BATCH_SIZE_PER_THREAD[1], width)), jax),
-        timer(encode, jax.numpy.ones((BLOCK_TOKENS, width)), jax),
+        timer(step, jax.numpy.ones((BATCH_SIZE_PER_THREAD[1], width))),
+        timer(encode, jax.numpy.ones((BLOCK_TOKENS, width))),
     )
 
 
-def timer(function, x, jax):
+def timer(function, x):
     """Returns a function of threads: the seconds that a row of `x` takes in them all.
 
     The function is repeated on its own output, which has the shape of `x`.
     """
+    import jax
 
     @jax.jit
     def repeat(x):

@@ -67,14 +67,14 @@ def ours(path, data_dir):
     def prepare(width, alone):
         calls = calls_of(lines, alone)
         if path:
-            search = search_of(decoding, width)
+            search = search_of(width)
 
             def translate():
                 found = (translator(some, search=search) for some in calls)
                 return list(itertools.chain.from_iterable(found))
 
             return translate, functools.partial(_count_tokens_of, translator)
-        search = search_of(decoding, width, min_length=RANDOM_LENGTH)
+        search = search_of(width, min_length=RANDOM_LENGTH)
         batches = [
             pad_lists(some, 0)
             for call in calls

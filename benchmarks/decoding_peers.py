@@ -33,7 +33,7 @@ def ours(shape):
     model = peers.ours(shape)
 
     def prepare(source_ids, width):
-        search = search_of(decoding, width, min_length=shape.length)
+        search = search_of(width, min_length=shape.length)
 
         def run():
             return decoding.generate(model, source_ids, search, shape.length)
@@ -43,13 +43,15 @@ def ours(shape):
     return model.count_params(), prepare
 
 
-def search_of(decoding, width, **options):
-    """Returns our search of a width, from the module `keras_seqattn.decoding`.
+def search_of(width, **options):
+    """Returns our search of a width.
 
     Beam search stops as in CTranslate2 and Hugging Face, when as many hypotheses as
     beams have ended; our default searches on. Greedy search computes no scores, since
     no peer is asked for them.
     """
+    from keras_seqattn import decoding
+
     if width == 1:
         return decoding.Greedy(scored=False, **options)
     return decoding.BeamSearch(width=width, patience=1.0, **options)

@@ -41,11 +41,11 @@ def main():
     }
     found = {split: translated(translator, lines) for split, lines in sides.items()}
     heads = make_heads(translator.model, arguments.tokens - 1)
-    hidden, labels = training_data(found["train"], arguments.tokens, translator)
+    pad_id = translator.model.pad_id
+    hidden, labels = training_data(found["train"], arguments.tokens, pad_id)
     heads.compile(keras.optimizers.Adam(1e-3), "sparse_categorical_crossentropy")
     heads.fit(hidden, labels, batch_size=1024, epochs=arguments.epochs, verbose=2)
 
-    pad_id = translator.model.pad_id
     measure = evaluated(heads, found["val"], arguments.tokens, pad_id)
     rounds.show(measure, arguments)
     rounds.publish(MODULE, [measure], [as_table(measure)], arguments)
@@ -128,11 +128,9 @@ def shifted(ids, tokens, pad_id):
     return np.stack([ids[k : len(ids) - tokens + k] for k in range(1, tokens)], axis=1)
 
 
-def training_data(found, tokens, translator):
+def training_data(found, tokens, pad_id):
     """Returns the vectors of all positions, and each head's tokens."""
-    labels = np.concatenate(
-        [shifted(ids, tokens, translator.model.pad_id) for ids, _ in found]
-    )
+    labels = np.concatenate([shifted(ids, tokens, pad_id) for ids, _ in found])
     return np.concatenate([vectors for _, vectors in found]), list(labels.T)
 
 
