@@ -4,7 +4,8 @@ Starting from one small Transformer, one size at a time is doubled: the length o
 sentences, the batch, the vocabulary, the width (feed-forward and heads grow with it)
 and the depth (of encoder and decoder). "pairs" grows the corpus, and measures the time
 and the memory of one pass through its batches, tokenized and in length buckets. Each
-point has its own process, which trains as `benchmarks.training` does.
+point has its own process, which trains as `benchmarks.training` does. The memory is
+that above the imports; for "pairs", above that of the corpus and its tokenizer, too.
 
     python -m benchmarks.scale
     python -m benchmarks.scale --axes length depth --pictures docs/images
@@ -106,11 +107,13 @@ def draw(axis, measures):
 
     figure, *panels = pictures.begin(panels=2, size=(7, 3))
     sizes = [row["size"] for row in measures]
-    label = "seconds a pass" if axis == "pairs" else "seconds a step"
+    labels = ("seconds a step", "memory above the imports, MB")
+    if axis == "pairs":
+        labels = ("seconds a pass", "memory above that of the corpus, MB")
     for panel, name, unit in zip(
         panels,
         ("seconds", "megabytes"),
-        (label, "memory above the imports, MB"),
+        labels,
         strict=True,
     ):
         panel.loglog(sizes, [row[name] for row in measures], "o-", color="#c2410c")
