@@ -38,7 +38,6 @@ SHORT_AND_LONG, TURNS = (8, 40), 30
 def main():
     arguments = parse()
     os.environ["KERAS_BACKEND"] = "jax"
-
     from benchmarks.decoding_file import load_lines, load_translator
     from keras_seqattn import decoding, training
     from keras_seqattn.backend import compile

@@ -22,7 +22,7 @@ import math
 import tempfile
 
 from benchmarks import rounds
-from benchmarks.tuning import search, train_until_over
+from benchmarks.searches import search, train_until_over
 
 MODULE = "benchmarks.own_model"
 SYSTEMS = ("defaults", "tuned", "random-search", "bayesian", "hyperband")
