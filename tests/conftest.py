@@ -137,6 +137,7 @@ def rng():
 @pytest.fixture(scope="session")
 def load_example():
     """Returns a function that loads `examples/NAME.py` as a module, anew each time."""
+    import keras
 
     def load(name):
         path = ROOT / "examples" / f"{name}.py"
@@ -144,6 +145,8 @@ def load_example():
         module = importlib.util.module_from_spec(spec)
         with pytest.MonkeyPatch.context() as patch:
             patch.syspath_prepend(path.parent)  # as `python examples/NAME.py` has it
+            # A script may choose a backend, which later tests must not inherit.
+            patch.setenv("KERAS_BACKEND", keras.backend.backend())
             spec.loader.exec_module(module)
         return module
 

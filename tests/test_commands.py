@@ -96,6 +96,8 @@ def test_a_number_that_is_not_positive_is_said_in_a_sentence(
 @pytest.mark.backends("torch")
 @pytest.mark.parametrize("command", [*COMMANDS, *IN_EXAMPLES])
 def test_a_command_is_one_that_its_script_takes(command, monkeypatch):
+    import keras
+
     if command in OTHERS:
         return
     program, *arguments = words(command)
@@ -117,6 +119,8 @@ def test_a_command_is_one_that_its_script_takes(command, monkeypatch):
     for folder in (ROOT, script.parent):
         monkeypatch.syspath_prepend(str(folder))
     monkeypatch.setattr(sys, "argv", [str(script), *options])
+    # Undone when the test ends, even if the script chooses a backend.
+    monkeypatch.setenv("KERAS_BACKEND", keras.backend.backend())
     with pytest.raises(Parsed):
         runpy.run_path(str(script), run_name="__main__")
 
