@@ -4,8 +4,8 @@ Every system decodes the same encoder-decoder Transformer (`benchmarks/shapes.py
 table for source, target and output): equal sizes, equal parameter count (checked),
 random weights, float32 unless its name says otherwise. Sources have 32 tokens, and
 every system generates exactly 32 tokens for each (checked), so the work does not depend
-on the weights. A measure is wall time from ids to ids, over the batches that fit into
-`--seconds`. The first call of each case, with its tracing and compilation, is reported
+on the weights. A measure is wall time from ids to ids, over batches until `--seconds`
+have passed. The first call of each case, with its tracing and compilation, is reported
 separately. Every system has two threads.
 
 With `--data-dir`, a last part has real lengths: the first 1,000 lines of Multi30k's

@@ -15,7 +15,8 @@ one epoch through `model.fit`, data pipeline included. The systems:
 The guide's own model (one layer of width 256, two vocabularies of 15,000) would learn
 something else. Here all have the recipe's tokenizer, width, depth and tied table, the
 same parameter count, and Adam, so that the ratio depends only on layers, loss and
-batching. KerasHub also applies its dropout to attention weights, without an option.
+batching. KerasHub also applies its dropout to attention weights, without an option;
+ours, by the recipe, does not.
 
     python -m benchmarks.multi30k --data-dir DIRECTORY
     python -m benchmarks.multi30k --data-dir DIRECTORY --pairs 8000 --rounds 1

@@ -82,7 +82,7 @@ def report(measures):
                 f"{1000 * seconds:.0f}",
             ]
         )
-    header = ["system", "validation loss, mean", "of the seeds", "ms a step"]
+    header = ["system", "validation loss, mean", "range of seeds", "ms a step"]
     return rounds.table(header, rows)
 
 

@@ -20,8 +20,9 @@ judged by the BLEU of all validation lines, translated with 4 beams:
 
 The systems run one after the other, with a new seed in each of `--rounds`. With
 `--together` they run at the same time and share the machine, whose speed may vary from
-hour to hour. `--picture FILE` draws the best score over time, with a band for the range
-of the seeds.
+hour to hour. The column "greedy" has the best score in the time, even if it is of a
+trial that does not count. `--picture FILE` draws the best score over time, with a band
+for the range of the seeds.
 """
 
 import itertools
