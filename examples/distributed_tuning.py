@@ -26,7 +26,10 @@ import os
 import pathlib
 import sys
 
-import keras_seqattn as ks
+from options import amount, count, installed
+
+with installed(__doc__):
+    import keras_seqattn as ks
 
 VARIABLES = ("KERASTUNER_TUNER_ID", "KERASTUNER_ORACLE_IP", "KERASTUNER_ORACLE_PORT")
 
@@ -37,8 +40,8 @@ def main():
     )
     parser.add_argument("study", type=pathlib.Path, help="folder that all share")
     minutes = "of the whole study; default: 60"
-    parser.add_argument("--minutes", type=float, default=60.0, help=minutes)
-    parser.add_argument("--max-trials", type=int, help="default: no limit")
+    parser.add_argument("--minutes", type=amount, default=60.0, help=minutes)
+    parser.add_argument("--max-trials", type=count, help="default: no limit")
     args = parser.parse_args()
     missing = [name for name in VARIABLES if name not in os.environ]
     if missing:

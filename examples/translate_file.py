@@ -33,7 +33,7 @@ import re
 import sys
 import warnings
 
-from options import installed
+from options import count, installed
 
 with installed(__doc__):
     import keras
@@ -97,12 +97,12 @@ def arguments():
     add(
         "--translator", type=pathlib.Path, required=True, help="file of Translator.save"
     )
-    add("--beam", type=int, help="beams; 1: greedy; default: the translator's search")
+    add("--beam", type=count, help="beams; 1: greedy; default: the translator's search")
     n_best = "translations of a line, with their scores; raises --beam to at least N"
-    add("--n-best", type=int, metavar="N", help=n_best)
+    add("--n-best", type=count, metavar="N", help=n_best)
     add("--glossary", type=pathlib.Path, help="TSV of source and target phrases")
     add("--alignments", action="store_true", help="add pairs of words, by attention")
-    add("--block", type=int, default=4096, help="lines at a time; default: 4096")
+    add("--block", type=count, default=4096, help="lines at a time; default: 4096")
     args = parser.parse_args()
     for name in ("input", "translator", "glossary"):
         path = getattr(args, name)
@@ -110,11 +110,6 @@ def arguments():
             parser.error(f"`{name}` must be a file. Received: {path}")
     if not args.output.name:
         parser.error(f"`output` must be a file. Received: {args.output}")
-    for name in ("beam", "block", "n_best"):
-        value = getattr(args, name)
-        if value is not None and value < 1:
-            option = name.replace("_", "-")
-            parser.error(f"`{option}` must be at least 1. Received: {value}")
     return args
 
 
@@ -242,17 +237,17 @@ def alignment(translator, source, target):
     return " ".join(links)
 
 
-def words(tokenizer, line, count):
-    """Returns the number of the word that each of `count` tokens is in, -1 for none."""
-    # The line may be cut: no word after the first `count` has a token among them.
-    found = itertools.islice(re.finditer(r"\S+", line), count)
+def words(tokenizer, line, length):
+    """Returns the number of the word of each of `length` tokens, -1 for none."""
+    # The line may be cut: no word after the first `length` has a token among them.
+    found = itertools.islice(re.finditer(r"\S+", line), length)
     ends = [match.end() for match in found]
     # A tokenizer's prefix, such as T5's, is also put before an empty line.
     before, *after = map(len, tokenizer.tokenize(["", *(line[:end] for end in ends)]))
-    last = min(after[-1], count - 1)  # The line may be cut; its last token is the end.
+    last = min(after[-1], length - 1)  # The line may be cut; its last token is the end.
     places = np.searchsorted(after, np.arange(last), side="right")
     places[:before] = -1
-    return [*places.tolist(), *[-1] * (count - last)]
+    return [*places.tolist(), *[-1] * (length - last)]
 
 
 if __name__ == "__main__":

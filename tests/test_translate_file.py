@@ -307,9 +307,9 @@ def test_a_glossary_is_a_file_of_pairs(run, tmp_path):
     ("options", "message"),
     [
         (("--glossary", "none.tsv"), "`glossary` must be a file. Received: none.tsv"),
-        (("--beam", "0"), "`beam` must be at least 1. Received: 0"),
-        (("--n-best", "0"), "`n-best` must be at least 1. Received: 0"),
-        (("--block", "-1"), "`block` must be at least 1. Received: -1"),
+        (("--beam", "0"), "--beam: must be a positive integer. Received: 0"),
+        (("--n-best", "0"), "--n-best: must be a positive integer. Received: 0"),
+        (("--block", "-1"), "--block: must be a positive integer. Received: -1"),
         (("--translator", "none.keras"), "`translator` must be a file. Received: none"),
     ],
 )
