@@ -39,7 +39,6 @@ PARTS = {
     "text_model": {"backend", "decoding", "translator_file"},
     "translator": {
         "decoding",
-        "models",
         "scheduling",
         "search_tuning",
         "terminology",
@@ -96,6 +95,7 @@ THEIRS_LATE = {
     "text.wordpiece": {"tensorflow", "tensorflow_text"},
     "training.distribution": {"tensorflow"},
     "training.score": {"sacrebleu"},
+    "export.ctranslate2": {"ctranslate2"},
     "export.transformer_spec": {"ctranslate2"},
     "export.saved_model": {"tensorflow", "tensorflow_text"},
     "export.onnx": {"onnx"},
@@ -104,6 +104,10 @@ THEIRS_LATE = {
     "plotting.study_figure": {"matplotlib"},
     "tuning.study": {"pandas", "sklearn"},
 }
+
+
+# The function that imports what may not be installed.
+PACKAGE_OF = "arguments.package"
 
 
 @functools.cache
@@ -121,8 +125,9 @@ def imports(path):
     """Returns (name, whether inside a function) for each import of a file.
 
     `from package import name` gives "package.name" where that is a module of
-    ours, and "package" where it is not. What only a type checker reads, under
-    `if TYPE_CHECKING:`, is no import.
+    ours, and "package" where it is not. So does `arguments.package("package", ...)`,
+    which imports it. What only a type checker reads, under `if TYPE_CHECKING:`, is no
+    import.
     """
 
     def visit(node, late):
@@ -136,6 +141,9 @@ def imports(path):
                 yield (joined if is_module else node.module), late
         elif isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
             return
+        elif isinstance(node, ast.Call) and ast.unparse(node.func) == PACKAGE_OF:
+            if isinstance(node.args[0], ast.Constant):
+                yield node.args[0].value, late
         is_function = isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
         for child in ast.iter_child_nodes(node):
             yield from visit(child, late or is_function)
@@ -153,6 +161,25 @@ def ours(path, late=None):
 def test_every_part_has_its_line_and_every_line_its_part():
     assert {name.partition(".")[0] for name in modules()} == set(PARTS)
     assert set(PARTS_LATE) | set(THEIRS) | set(THEIRS_LATE) <= set(modules())
+
+
+def test_no_line_allows_what_nothing_imports():
+    for part, allowed in PARTS.items():
+        paths = [p for name, p in modules().items() if name.partition(".")[0] == part]
+        used = {name for path in paths for name in tops(path, late=False)}
+        assert allowed <= used, part
+    for table, late in ((PARTS_LATE, True), (THEIRS, False), (THEIRS_LATE, True)):
+        for module, allowed in table.items():
+            assert allowed <= tops(modules()[module], late), module
+
+
+def tops(path, late):
+    """The parts of ours, and the packages, that a file imports at once or late."""
+    return {
+        name.removeprefix(f"{PACKAGE}.").partition(".")[0]
+        for name, is_late in imports(path)
+        if is_late == late
+    }
 
 
 @pytest.mark.parametrize("module", modules())
