@@ -424,10 +424,12 @@ def test_nan_shows(kernel, place, length):
 
 
 def test_softmax_is_in_float32():
-    """A sum of 4,096 equal float16 weights is off by several percent in float16."""
-    x = ops.zeros((1, 4096, 1, 1), "float16")
-    scores = numpy(layers.attention_scores(x[:, :1], x))
-    np.testing.assert_allclose(scores, 1 / 4096, rtol=1e-3)
+    """In float16 the scores, 1,000.8 and 1,001.4, would be 1,001 and 1,001.5."""
+    query = np.array([40.03125], "float16").reshape(1, 1, 1, 1)
+    key = np.array([25.0, 25.015625], "float16").reshape(1, 2, 1, 1)
+    scores = numpy(layers.attention_scores(query, key))
+    expected = oracle.attention_scores(query, key)
+    np.testing.assert_allclose(scores, expected, rtol=1e-3)
 
 
 def test_dropout_drops_weights_and_keeps_their_sum_on_average():
