@@ -400,6 +400,31 @@ def test_config_is_the_constructor_s_arguments():
     np.testing.assert_array_equal(logits(again), logits(model))
 
 
+@pytest.mark.slow_on("jax")
+def test_attention_scores_are_those_of_each_block(rng):
+    """In their order, called one by one."""
+    model = small(encoder_layers=2, decoder_layers=2)
+    randomize(model, rng)
+    expected = {"encoder": [], "decoder": [], "cross": []}
+    embed, masks = model.get_layer("source_embedding"), (SOURCE != 0, TARGET != 0)
+    x = embed(SOURCE)
+    for name in ("encoder_0", "encoder_1"):
+        block = model.get_layer(name)
+        x, own = block(x, mask=masks[0], return_attention_scores=True)
+        expected["encoder"].append(own)
+    memory, x = model.get_layer("encoder_norm")(x), embed(TARGET)
+    options = {"source_mask": masks[0], "target_mask": masks[1]}
+    for name in ("decoder_0", "decoder_1"):
+        block = model.get_layer(name)
+        x, own, cross = block(x, memory, **options, return_attention_scores=True)
+        expected["decoder"].append(own)
+        expected["cross"].append(cross)
+    for kind, scores in expected.items():
+        found = numpy(model.attention_scores(SOURCE, TARGET, kind))
+        wanted = np.stack([numpy(each) for each in scores], axis=1)
+        np.testing.assert_allclose(found, wanted, atol=1e-5, err_msg=kind)
+
+
 def test_attention_scores_show_the_source(model):
     scores = numpy(model.attention_scores(SOURCE, TARGET))
     assert scores.shape == (2, 1, 2, 4, 5)
