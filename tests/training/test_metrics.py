@@ -67,11 +67,14 @@ def test_a_metric_without_a_name_gets_one(cls):
 def test_a_row_weight_weighs_each_of_its_tokens():
     labels, logits, _ = next(batches(1))
     rows = np.array([2.0, 0.5], "float32")
-    for cls in METRICS:
+    tokens = np.repeat(rows[:, None], 5, axis=1)
+    values = expected([(labels, logits, tokens)], pad_id=0)
+    for cls, value in zip(METRICS, values, strict=True):
         one, other = cls(), cls()
         one.update_state(labels, logits, rows)
-        other.update_state(labels, logits, np.repeat(rows[:, None], 5, axis=1))
+        other.update_state(labels, logits, tokens)
         assert float(one.result()) == float(other.result())
+        np.testing.assert_allclose(float(one.result()), value, rtol=1e-5)
 
 
 @pytest.mark.parametrize(
