@@ -61,10 +61,11 @@ EXEMPT = {
     "tuning.TranslationSpace.positions=None": "a model without positions",
     "tuning.TranslationSpace.post_norm_learning_rate=None": "declares nothing",
     "tuning.TranslationSpace.post_norm_warmup_steps=None": "declares nothing",
+    "tuning.TranslationSpace.vocabulary_size=list": "several sizes are a choice",
 }
 # Of these Keras takes None for its own default.
 KERAS_OBJECTS = ("initializer", "activation")
-# Valid values of arguments whose default is None, for all that have them.
+# Valid values, or others of their type, of arguments whose default is None.
 EXAMPLES = {
     "seed": 3,
     "scale": 0.5,
@@ -82,11 +83,43 @@ EXAMPLES = {
     "source_length": 4,
     "value_shape": (2, 4, 2, 8),
     "device": "cpu",
+    "dtype": "float32",
+    "quantization": "int8",
+    "which": "ids",
+    "alpha": 4.0,
+    "embedding_scale": 0.5,
+    "finish": 0.5,
+    "max_length_ratio": 2.0,
+    "min_score": -1.0,
+    "average_epochs": 2,
+    "base_dim": 8,
+    "batch_size": 8,
+    "batch_tokens": 64,
+    "column": 0,
+    "epochs": 1,
+    "index": 0,
+    "max_source_length": 6,
+    "opset_version": 17,
+    "pad_id": 0,
+    "vocabulary_size": 50,
+    "zero_id": 3,
+    "attention_axes": (1,),
+    "bucket_lengths": (16,),
+    "columns": (0, 1),
+    "output_shape": (2, 3),
+    "views": ("plain",),
+    "callbacks": [],
+    "constraints": [[], []],
+    "pieces": ["a"],
+    "targets": ["query"],
+    "cross_attention": {"use_bias": False},
+    "decoder_attention": {"use_bias": False},
+    "glossary": {"a": "b"},
+    "learning_rate_factors": {"kernel": 0.5},
+    "llama3_scaling": {"factor": 4.0},
+    "masks": {"x": "mask"},
     "sliding_window": 2,
     "flash_attention": False,
-    "top_k": 3,
-    "top_p": 0.5,
-    "min_p": 0.5,
     "patience": 1.0,
     "normalize_by": 7.0,
     "every": 1,
@@ -102,10 +135,13 @@ EXAMPLES = {
     "tolerance": 1e-5,
     "training": False,
     "prefix": np.array([[4], [4]]),
-    "source_tokens": ["a", "b"],
-    "target_tokens": ["a", "b"],
     "target": "A line",
 }
+FLOATS = "key memory past sample_weight start".split()
+MASKS = "attention key memory past query source target value x".split()
+EXAMPLES |= dict.fromkeys(FLOATS, np.ones((2, 4), "float32"))
+EXAMPLES |= {f"{name}_mask": np.ones((2, 4), bool) for name in MASKS}
+EXAMPLES["restart"] = np.ones(2, bool)
 
 
 # Their valid values compile searches, train tokenizers or make whole models.
@@ -214,6 +250,16 @@ def complaints(name):
                 first = f"{type(error).__name__}: {error}".replace("\n", " ")[:330]
                 lines.append(f"{parameter.name}={label}: {first}")
     return lines
+
+
+def test_every_example_is_of_an_argument_that_has_none_of_its_own():
+    lacking = {
+        parameter.name
+        for function, given in calls().values()
+        for parameter in parameters(function)
+        if given.get(parameter.name, parameter.default) is None
+    }
+    assert set(EXAMPLES) <= lacking
 
 
 def test_every_public_call_is_here():
