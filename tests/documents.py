@@ -46,13 +46,14 @@ def outputs(document):
 def commands(document):
     """Returns the commands that a document shows, in its order, each once.
 
-    A command is a line of a fenced block of no other language than bash, or a span of
-    code; those joined by `&&` are several. Dated records are left out.
+    A command is a line of a fenced block of no other language than bash, also within a
+    list, or a span of code; those joined by `&&` are several. Dated records are left
+    out.
     """
     text = _RECORD.sub("", (ROOT / document).read_text())
-    fenced = re.compile(r"^```(\w*)\n(.*?)^```$", re.M | re.S)
+    fenced = re.compile(r"^ *```(\w*)\n(.*?)^ *```$", re.M | re.S)
     lines = [
-        line
+        line.strip()
         for language, block in fenced.findall(text)
         if language in ("", "bash")
         for line in block.splitlines()

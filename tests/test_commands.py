@@ -125,6 +125,10 @@ def test_a_command_is_one_that_its_script_takes(command, monkeypatch):
         runpy.run_path(str(script), run_name="__main__")
 
 
+def test_every_command_of_no_script_is_shown():
+    assert set(COMMANDS) >= OTHERS
+
+
 def module_path(name):
     """Returns the file that `python -m name` runs."""
     path = ROOT / name.replace(".", "/")
