@@ -77,9 +77,9 @@ def test_a_batch_may_be_asked_for_again():
     _, batches = both(cutoff=0.3, repeat_batch=2)
     epochs = []
     for _ in range(2):
-        last, first, again = batches[-1], batches[0], batches[0]
-        np.testing.assert_array_equal(first[1], again[1])
-        assert last[1].shape in batches.shapes
+        for index in (0, 1, -1):
+            np.testing.assert_equal(batches[index], batches[index])
+            assert batches[index][1].shape in batches.shapes
         epochs.append(sorted(batches[i][1].tobytes() for i in range(len(batches))))
         with pytest.raises(IndexError):
             batches[len(batches)]
