@@ -185,9 +185,11 @@ def test_copies_stand_side_by_side():
 
 
 def test_three_copies_divide_every_batch():
-    for _, _, labels in arrays(make(corpus(), repeat_batch=3)):
-        assert len(labels) % 3 == 0
-        np.testing.assert_array_equal(labels[0::3], labels[2::3])
+    for batch in arrays(make(corpus(), repeat_batch=3)):
+        for ids in batch:
+            assert len(ids) % 3 == 0
+            np.testing.assert_array_equal(ids[0::3], ids[1::3])
+            np.testing.assert_array_equal(ids[0::3], ids[2::3])
 
 
 @pytest.mark.parametrize("copies", [2, 3])
