@@ -116,9 +116,10 @@ def arrays(shapes):
 
 
 def message(shapes, names):
-    (first, *others) = names.split()
-    shape = shapes[0] if others or len(shapes) == 1 else ""
-    return rf"`{first}` must have.*{re.escape(str(shape))}"
+    """What is said of the first that is named: its shape, which is one of those."""
+    first, *_ = names.split()
+    given = "|".join(re.escape(str(shape)) for shape in shapes)
+    return rf"`{first}` must have.*Received: .*{first}\.shape=({given})"
 
 
 @pytest.mark.parametrize("built", [False, True], ids=["first call", "built"])
