@@ -217,13 +217,19 @@ def test_cutoff_is_the_same_for_the_same_seed():
         make(lines, repeat_batch=2, cutoff=0.3, shuffle=False, seed=seed)
         for seed in (7, 7, 8)
     )
-    epochs = [np.concatenate([x.ravel() for x, *_ in arrays(first)]) for _ in range(3)]
+
+    def epoch(dataset):
+        """The sources of all batches, and the targets."""
+        sides = list(zip(*arrays(dataset), strict=True))[:2]
+        return [np.concatenate([x.ravel() for x in side]) for side in sides]
+
+    epochs = [epoch(first) for _ in range(3)]
     for expected in epochs:
-        found = np.concatenate([x.ravel() for x, *_ in arrays(again)])
-        np.testing.assert_array_equal(found, expected)
-    assert not np.array_equal(epochs[0], epochs[1])
-    found = np.concatenate([x.ravel() for x, *_ in arrays(other)])
-    assert not np.array_equal(epochs[0], found)
+        for found, ids in zip(epoch(again), expected, strict=True):
+            np.testing.assert_array_equal(found, ids)
+    for different in (epochs[1], epoch(other)):
+        for found, ids in zip(different, epochs[0], strict=True):
+            assert not np.array_equal(found, ids)
 
 
 def test_cutoff_asks_the_tokenizer_for_an_id():

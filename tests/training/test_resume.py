@@ -307,7 +307,12 @@ def test_the_same_batches_may_be_fit_again_in_a_process(every, tmp_path):
     model, _ = fit(tmp_path / "cut", every=every, data=data)
     assert_same(state(model), state(whole))
     # Another run begins where the data stand, as it would without this one.
-    fit(tmp_path / "other", epochs=1, every=every, data=data)
+    model, _ = fit(tmp_path / "other", epochs=1, every=every, data=data)
+    passed = batches()
+    for _ in range(EPOCHS):
+        list(passed)
+    other, _ = fit(tmp_path / "passed", epochs=1, every=every, data=passed)
+    assert_same(state(model), state(other))
 
 
 @pytest.mark.backends("torch")
