@@ -49,7 +49,7 @@ def test_an_epoch_that_was_trained_again_counts_once(tmp_path):
     assert [row["seconds"] for row in history] == ["2.0", "4.0", "5.0"]
 
 
-def test_a_folder_that_cannot_be_made_is_said_at_once(monkeypatch, tmp_path, capsys):
+def test_a_folder_that_cannot_be_made_is_said_at_once(tmp_path, capsys):
     (tmp_path / "file").write_text("")
     path = str(tmp_path / "file" / "measures.jsonl")
     parser = rounds.make_parser("benchmarks.any", "")

@@ -64,7 +64,7 @@ def test_columns_are_chosen_and_a_header_is_left_out(run, tmp_path, capsys):
     assert f"new.tsv: {len(PAIRS)} pairs of " in capsys.readouterr().out
 
 
-def test_a_run_of_before_there_were_columns_goes_on(run, tmp_path):
+def test_a_run_of_before_there_were_columns_goes_on(run):
     out = run(*ALL, "--epochs", "1")
     path = out / "run.json"
     old = json.loads(path.read_text())

@@ -88,7 +88,7 @@ def test_another_study_s_folder_is_refused_in_a_sentence(example, simulated, tmp
         example.run("--output", tmp_path, "--epochs", 3, "--seed", 1)
 
 
-def test_it_tells_saves_and_goes_on(example, simulated, monkeypatch, tmp_path, capsys):
+def test_it_tells_saves_and_goes_on(example, simulated, tmp_path, capsys):
     example.run("--output", tmp_path, "--epochs", 3)
     printed = capsys.readouterr().out
     assert "trial 8: completed" in printed

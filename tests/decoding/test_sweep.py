@@ -58,7 +58,7 @@ def test_the_penalties_find_different_translations():
 
 
 @pytest.mark.backends("torch")
-def test_it_ends_no_later_than_its_slowest_search(monkeypatch):
+def test_it_ends_no_later_than_its_slowest_search():
     logits, steps = table(), {}
 
     def counted(method):

@@ -332,7 +332,7 @@ def test_a_folder_serves_one_call_at_a_time(study):
     assert statuses(study(algorithm="random", max_trials=1)) == ["completed"]
 
 
-def test_a_trial_waits_for_the_worker_that_still_has_it(study, monkeypatch):
+def test_a_trial_waits_for_the_worker_that_still_has_it(study):
     """One that was taken for dead."""
     state = records.folder_of(study.folder, "0") / "state"
     state.mkdir(parents=True)
