@@ -37,9 +37,11 @@ def _tensorflow(function, arrays):
     graphs = [graph, *(x.graph for x in graph._functions.values())]
     for graph in graphs:
         for operation in graph.get_operations():
+            if operation.type == "Placeholder":  # Some have no shape here.
+                continue
             for output in operation.outputs:
-                if output.shape.is_fully_defined():
-                    yield output.shape.num_elements()
+                assert output.shape.is_fully_defined(), operation
+                yield output.shape.num_elements()
 
 
 def _jax(function, arrays):
