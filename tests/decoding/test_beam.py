@@ -389,6 +389,78 @@ def test_coverage_prefers_what_looks_at_the_whole_source():
     np.testing.assert_allclose(found.scores, without.scores - 0.025, atol=1e-4)
 
 
+# What each token read attends to, of a source of three tokens, the last one padded in
+# the first sentence. Some get more than 1 in all, and some nothing.
+ATTENTION = np.array(
+    [[0, 0, 0], [0.3, 0, 0.2], [0, 0, 0], [0.8, 0, 0.1], [0.1, 0.6, 0.2]], "float32"
+)
+MASK = np.array([[True, True, False], [True, True, True]])
+
+
+def covering(table, width):
+    """The step of `chained`, with the attention that each source token has received."""
+    plain, state = chained(table, width)
+
+    def step(token_ids, state, index):
+        beam = {**state["beam"]}
+        received = beam.pop("coverage")
+        logits, state = plain(token_ids, {**state, "beam": beam}, index)
+        attended = ops.take(ops.convert_to_tensor(ATTENTION), token_ids, axis=0)
+        beam = {**state["beam"], "coverage": received + attended}
+        return logits, {**state, "beam": beam}
+
+    state["beam"]["coverage"] = np.zeros((len(table), width, 3), "float32")
+    state["sentence"]["mask"] = MASK
+    return step, state
+
+
+def coverage_of(sentence, mask):
+    """The sum over real source tokens of log(min(attention received, 1))."""
+    received = ATTENTION[[START, *sentence[:-1]]].astype("float64").sum(axis=0)
+    return np.log(np.clip(received, 1e-9, 1.0))[mask].sum()
+
+
+def run_covering(table, search):
+    step, state = covering(table, search.width)
+    return decoding.search(step, state, batch_size=2, max_length=3, method=search)
+
+
+@pytest.mark.slow_on("tensorflow")
+def test_coverage_is_of_the_real_source_and_part_of_the_score():
+    search = decoding.BeamSearch(12, num_hypotheses=4, coverage_penalty=0.1)
+    table = tables(seed=1)
+    found = run_covering(table, search)
+    for b in range(2):
+        every = [
+            (score + 0.1 * coverage_of(sentence, MASK[b]), sentence)
+            for score, sentence in brute_force(table[b], 3, search)
+        ]
+        best = sorted(every, reverse=True)[:4]
+        for (words, score), (wanted, sentence) in zip(
+            found.ranked(b), best, strict=True
+        ):
+            np.testing.assert_allclose(score, wanted, rtol=1e-4)
+            assert words == [token for token in sentence if token != END]
+
+
+@pytest.mark.slow_on("tensorflow", "jax")
+def test_coverage_is_of_each_group_s_own_beams():
+    """Of two groups of one beam, which begin with different words."""
+    search = decoding.BeamSearch(
+        2, num_groups=2, num_hypotheses=2, coverage_penalty=0.1, diversity_penalty=9.0
+    )
+    table = tables(seed=1)
+    table[:, START, END] -= 9.0
+    found = run_covering(table, search)
+    for b in range(2):
+        assert {words[0] for words, _ in found.ranked(b)} == {*WORDS}
+        for words, score in found.ranked(b):
+            sentence = words + [END] * (len(words) < 3)
+            expected = log_prob(table[b], sentence) / penalty(search, len(sentence))
+            expected += 0.1 * coverage_of(sentence, MASK[b])
+            np.testing.assert_allclose(score, expected, rtol=1e-4)
+
+
 def test_best_of_all_is_a_sort(rng):
     values = rng.normal(size=(3, 2, 700)).astype("float32")
     best, places = map(ops.convert_to_numpy, best_of_all(ops.array(values), 5))
