@@ -273,9 +273,10 @@ def test_constraints_need_beams_and_space_behind_a_prefix():
             prefix=[[4, 4]] * 4,
             constraints=[[[5, 6]]] * 4,
         )
-    search = decoding.BeamSearch(banned_ids=(7,))
-    with pytest.raises(ValueError, match="that the search may generate"):
-        decoding.generate(scripted(), SOURCES, search, constraints=GIVEN)
+    for name in ("banned_ids", "stop_ids"):
+        search = decoding.BeamSearch(**{name: (7,)})
+        with pytest.raises(ValueError, match="that the search may generate"):
+            decoding.generate(scripted(), SOURCES, search, constraints=GIVEN)
 
 
 @pytest.mark.slow_on("tensorflow", "jax")
