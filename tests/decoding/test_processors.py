@@ -67,6 +67,14 @@ def test_no_sequence_is_said_twice(said, n):
     assert set(np.flatnonzero(allowed < 0)) == forbidden_ngrams(said, n)
 
 
+@pytest.mark.backends("torch")
+def test_no_sequence_longer_than_the_limit_is_said_twice():
+    table = np.zeros((1, 3, V), "float32")
+    table[0, :, 5] = 8.0
+    for n in (3, 4, 9):
+        assert run(table, decoding.Greedy(no_repeat_ngram=n)).sequence(0) == [5] * 3
+
+
 METHODS = {
     "greedy": decoding.Greedy,
     "beam": decoding.BeamSearch,
@@ -223,6 +231,7 @@ FILTERS = {
     "none": {},
     "cold": {"temperature": 0.5},
     "hot top k": {"temperature": 2.0, "top_k": 3},
+    "more than all": {"top_k": V + 1},
     "top p": {"top_p": 0.6},
     "min p": {"min_p": 0.4},
     "all": {"temperature": 1.5, "top_k": 4, "top_p": 0.8, "min_p": 0.5},
