@@ -83,6 +83,26 @@ def test_greedy_without_scores_finds_the_same(options, rng):
 
 
 @pytest.mark.slow_on("tensorflow", "jax")
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_scores_of_logits_of_low_precision_are_in_float32(dtype, rng):
+    """As a model in mixed precision may return them."""
+    table = ops.cast(rng.normal(0, 2, (4, V, V)).astype("float32"), dtype)
+    table = ops.convert_to_numpy(ops.cast(table, "float32"))
+
+    def step(token_ids, state, index):
+        logits, state = chained(table)[0](token_ids, state, index)
+        return ops.cast(logits, dtype), state
+
+    expected = search(chained(table), 4, 7)
+    for scored in (True, False):
+        method = decoding.Greedy(scored=scored)
+        found = search((step, chained(table)[1]), 4, 7, method=method)
+        np.testing.assert_array_equal(found.token_ids, expected.token_ids)
+        if scored:
+            np.testing.assert_allclose(found.scores, expected.scores, rtol=1e-5)
+
+
+@pytest.mark.slow_on("tensorflow", "jax")
 def test_samples_without_scores_are_the_same_in_the_order_drawn(rng):
     table = rng.normal(0, 2, (2, V, V)).astype("float32")
     found, unscored, two, one = (
