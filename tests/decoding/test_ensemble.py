@@ -318,6 +318,8 @@ def test_the_file_of_ensembles_holds_no_optimizers(tmp_path):
         model.optimizer.build(model.trainable_variables)
     assert sizes[1] < 1.1 * sizes[0]
     assert model.optimizer is not None
+    loaded = ks.Translator.load(tmp_path / "whole.keras").model
+    assert not loaded.models[0].models[0].compiled
 
 
 @pytest.mark.backends("torch")
