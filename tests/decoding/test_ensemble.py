@@ -271,6 +271,15 @@ def test_language_models_continue_texts_together():
     assert "".join(generator.stream("Hello", max_length=4)) == text
 
 
+@pytest.mark.backends("torch")
+def test_a_model_without_a_limit_leaves_that_of_another():
+    limited = transformer(0, max_length=7)
+    ensemble = decoding.Ensemble([Plain(), limited])
+    assert ensemble.max_length == ensemble.most_generated(5) == 7
+    ensemble = decoding.Ensemble([Plain()])
+    assert ensemble.max_length is ensemble.most_generated(5) is None
+
+
 LINES = ["one", "", "a longer line", "two"]
 
 
