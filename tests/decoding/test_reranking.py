@@ -7,7 +7,7 @@ import pytest
 import sacrebleu
 
 from keras_seqattn import decoding
-from keras_seqattn.decoding import reranking
+from keras_seqattn.decoding import quality, reranking
 
 pytestmark = pytest.mark.backends("torch")
 
@@ -66,6 +66,17 @@ def test_utilities_by_name_are_those_of_sacrebleu(utility):
     assert dict(found) == pytest.approx(expected)
     assert [text for text, _ in found] == sorted(texts, key=lambda x: -expected[x])
     assert found[-1][0] == texts[2]
+
+
+@pytest.mark.parametrize("name", ["bleu", "chrf"])
+def test_metrics_of_a_corpus_by_name_are_those_of_sacrebleu(name):
+    texts = ["ein Hund rennt sehr schnell", "zwei Hunde rennen weit"]
+    references = ["ein Hund rennt schnell", "zwei Hunde rennen heute sehr weit"]
+    metric = quality.corpus_metric(name)
+    score = {"bleu": sacrebleu.corpus_bleu, "chrf": sacrebleu.corpus_chrf}[name]
+    expected = score(texts, [references]).score
+    assert metric(texts, references) == pytest.approx(expected)
+    assert metric(references, texts) != pytest.approx(expected)
 
 
 def test_unscored_candidates_have_a_risk():
