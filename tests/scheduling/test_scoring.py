@@ -64,6 +64,20 @@ def test_fewer_are_scored_at_once_of_a_large_vocabulary(vocabulary_size, length,
     assert {shape[0] for shape in model.shapes} == {size}
 
 
+def test_fewer_are_scored_at_once_of_a_language_model_s_large_vocabulary():
+    model = Uniform()
+    del model.target_vocabulary_size
+    model.vocabulary_size = 256_206
+    score_lists(model, lists([16] * 64))
+    assert {shape[0] for shape in model.shapes} == {16}
+
+
+def test_fewer_are_scored_at_once_of_a_long_source():
+    model = Uniform()
+    score_lists(model, lists([300] * 64), lists([2] * 64))
+    assert {shape[0] for shape in model.shapes} == {8}
+
+
 def test_each_source_has_a_target():
     with pytest.raises(
         ValueError, match="`target_ids` must have 2 rows, as many as `s"
