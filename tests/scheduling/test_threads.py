@@ -54,9 +54,11 @@ def test_the_caller_s_context_is_seen():
     token = variable.set("set")
     try:
         seen = list(in_threads(lambda _: variable.get(), range(3), threads=2))
+        getters = ((variable.get() for _ in range(1)) for _ in range(2))
+        seen += run_together(getters)
     finally:
         variable.reset(token)
-    assert seen == ["set"] * 3
+    assert seen == ["set"] * 5
 
 
 def test_generators_run_side_by_side():
