@@ -268,7 +268,7 @@ def test_a_tokenizer_of_another_model_is_an_error(translator, sentencepiece):
 
 
 @pytest.mark.backends("torch")
-def test_special_tokens_that_the_model_lacks_are_an_error(translator):
+def test_special_tokens_that_the_model_lacks_are_an_error(translator, monkeypatch):
     class Other(ks.text.ByteTokenizer):
         start_id, unknown_id = 3, 1
 
@@ -276,6 +276,15 @@ def test_special_tokens_that_the_model_lacks_are_an_error(translator):
     ks.Translator(model, Other(), tokenizer)  # no start is put before a source
     with pytest.raises(ValueError, match="`target_tokenizer` must have the .*start_id"):
         ks.Translator(model, tokenizer, Other())
+    monkeypatch.setattr(Other, "pad_id", 9)
+    monkeypatch.setattr(Other, "start_id", model.start_id)
+    for name, given in (
+        ("source_tokenizer", (Other(), tokenizer)),
+        ("target_tokenizer", (tokenizer, Other())),
+    ):
+        message = f"`{name}` must have the model's `pad_id`, 0. .*{name}.pad_id=9"
+        with pytest.raises(ValueError, match=message):
+            ks.Translator(model, *given)
     Other.end_id = 7
     message = "`source_tokenizer` must have the model's `end_id`, 2. .*end_id=7. Build"
     with pytest.raises(ValueError, match=message):
