@@ -444,6 +444,18 @@ def test_a_save_that_fails_leaves_the_old_file(translator, tmp_path, monkeypatch
     assert [found.name for found in tmp_path.iterdir()] == ["t.keras"]
 
 
+@pytest.mark.backends("torch")
+def test_a_save_that_fails_leaves_the_optimizer(tmp_path, monkeypatch):
+    """So that training can go on after a disk was full."""
+    model = make_model()
+    model.compile("adam", ks.training.MaskedCrossentropy())
+    optimizer = model.optimizer
+    monkeypatch.setattr(os, "fsync", None)
+    with pytest.raises(TypeError):
+        ks.Translator(model, ks.text.ByteTokenizer()).save(tmp_path / "t.keras")
+    assert model.optimizer is optimizer
+
+
 WROTE = "`path` must be a file that `Translator.save` wrote, whole and unchanged; "
 
 
