@@ -569,6 +569,13 @@ def test_samples_do_not_depend_on_the_lines_beside(translator):
 
 
 @pytest.mark.backends("torch")
+def test_of_several_samples_a_call_takes_the_best(translator):
+    search = ks.decoding.Sample(seed=1, num_hypotheses=3)
+    found = translator.translate(["one", "two"], search)
+    assert translator(["one", "two"], search) == [pairs[0][0] for pairs in found]
+
+
+@pytest.mark.backends("torch")
 def test_a_search_of_nothing_draws_no_seed(translator):
     before = random.getstate()
     assert translator(["", " "], search=ks.decoding.Sample()) == ["", ""]
