@@ -576,6 +576,16 @@ def test_of_several_samples_a_call_takes_the_best(translator):
 
 
 @pytest.mark.backends("torch")
+def test_samples_of_a_stream_are_those_of_a_call(translator, monkeypatch):
+    """Equal lines in different blocks have different samples too."""
+    monkeypatch.setattr(ks.translator, "LINES_IN_A_BLOCK", 2)
+    search = ks.decoding.Sample(seed=1)
+    expected = translator(["two"] * 5, search)
+    assert len({*expected}) > 2
+    assert list(translator.stream(["two"] * 5, search)) == expected
+
+
+@pytest.mark.backends("torch")
 def test_a_search_of_nothing_draws_no_seed(translator):
     before = random.getstate()
     assert translator(["", " "], search=ks.decoding.Sample()) == ["", ""]
