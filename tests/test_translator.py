@@ -302,6 +302,16 @@ def test_attention_of_the_own_translation(translator):
 
 
 @pytest.mark.backends("torch")
+def test_attention_of_the_longest_translation_fits_the_model(translator):
+    """The start token is read too: the last of 24 generated tokens is not."""
+    model, tokenizer = translator.model, translator.source_tokenizer
+    search = ks.decoding.Greedy(min_length=model.max_length)
+    looked = ks.Translator(model, tokenizer, search=search).attention("x" * 20)
+    assert len(looked.target_tokens) == model.max_length == 24
+    np.testing.assert_allclose(looked.weights.sum(-1), 1, atol=1e-5)
+
+
+@pytest.mark.backends("torch")
 def test_attention_of_an_empty_line_is_of_its_empty_translation(translator):
     assert translator(["  "]) == [""]
     looked = translator.attention("  ")
@@ -698,6 +708,13 @@ def test_the_language_of_a_translation_is_not_scored(translator):
     logits = outputs(model, ids)[0, 0].astype("float64")
     language = logits[7] - np.log(np.exp(logits).sum())
     np.testing.assert_allclose(score, whole - language, rtol=1e-4)
+
+
+@pytest.mark.backends("torch")
+def test_attention_of_a_translation_begins_with_its_language(translator):
+    model, plain = translator.model, translator.source_tokenizer
+    looked = ks.Translator(model, plain, Language()).attention("dogs")
+    assert looked.target_tokens[0] == plain.pieces[7]
 
 
 class Bare:
