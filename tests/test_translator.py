@@ -312,6 +312,15 @@ def test_attention_of_the_longest_translation_fits_the_model(translator):
 
 
 @pytest.mark.backends("torch")
+def test_an_alignment_is_by_the_mean_of_all_layers_and_heads():
+    """No layer and no head alone tells it."""
+    first = np.array([[[0.9, 0.4], [1.0, 0.1]], [[0.0, 0.9], [0.2, 0.8]]])
+    weights = np.stack([first, 1.0 - first], axis=-1)  # (layers, heads, T, S)
+    looked = ks.translator.AttentionWeights(["a", "b"], ["B", "A"], weights)
+    assert looked.alignment() == [(0, 0), (1, 0)]
+
+
+@pytest.mark.backends("torch")
 def test_attention_of_an_empty_line_is_of_its_empty_translation(translator):
     assert translator(["  "]) == [""]
     looked = translator.attention("  ")
