@@ -324,6 +324,23 @@ def test_what_a_glossary_adds_beyond_the_limit_is_left_out(translators):
     assert has("z z z z z z", text) and not has("a b c", text)
 
 
+def test_what_a_glossary_adds_may_fill_the_limit():
+    terms = Terms(ks.text.ByteTokenizer(), {"EU": "a b c"})
+    (row,) = terms.rows(["EU"])
+    most = count_tokens(row)
+    assert terms.rows(["EU"], room=[most]) == [row]
+    with pytest.warns(UserWarning, match="1 of 1 lines have phrases"):
+        assert terms.rows(["EU"], room=[most - 1]) == [[]]
+
+
+def test_a_prefix_leaves_a_glossary_less_room(translators):
+    """Of the 16 tokens of this line's translation."""
+    options = {"glossary": {"EU": "a b c"}, "prefix": ["x" * 12]}
+    with pytest.warns(UserWarning, match="1 of 1 lines have phrases of the glossary"):
+        (((text, _),),) = translators["bytes"].translate(["EU"], **options)
+    assert text.startswith("x" * 12)
+
+
 def test_a_glossary_is_not_for_what_was_cut_off(translators):
     model, tokenizer = translators["bytes"].model, ks.text.ByteTokenizer()
     translator = ks.Translator(model, tokenizer, max_source_length=10)
