@@ -341,6 +341,12 @@ def test_a_prefix_leaves_a_glossary_less_room(translators):
     assert text.startswith("x" * 12)
 
 
+def test_a_glossary_is_not_for_a_part_of_a_word_that_was_cut():
+    terms = Terms(ks.text.ByteTokenizer(), {"dog": "Hund", "a": "ein"})
+    (row,) = terms.rows(["a dogma"], read=["a dog"])
+    assert [row] == terms.rows(["a"])
+
+
 def test_a_glossary_is_not_for_what_was_cut_off(translators):
     model, tokenizer = translators["bytes"].model, ks.text.ByteTokenizer()
     translator = ks.Translator(model, tokenizer, max_source_length=10)
