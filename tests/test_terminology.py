@@ -341,6 +341,16 @@ def test_a_prefix_leaves_a_glossary_less_room(translators):
     assert text.startswith("x" * 12)
 
 
+def test_lines_without_constraints_get_beams_too(translators):
+    translator, glossary = translators["bytes"], {"dog": "x"}
+    found = translator.translate(
+        ["a dog", "a cat"], ks.decoding.Greedy(), glossary=glossary
+    )
+    beams = ks.decoding.BeamSearch()
+    assert found[1] == translator.translate(["a cat"], beams)[0]
+    assert found[1] != translator.translate(["a cat"], ks.decoding.Greedy())[0]
+
+
 def test_a_glossary_is_not_for_a_part_of_a_word_that_was_cut():
     terms = Terms(ks.text.ByteTokenizer(), {"dog": "Hund", "a": "ein"})
     (row,) = terms.rows(["a dogma"], read=["a dog"])
