@@ -341,6 +341,19 @@ def test_a_prefix_leaves_a_glossary_less_room(translators):
     assert text.startswith("x" * 12)
 
 
+def test_a_stream_s_warnings_count_lines_from_its_first(translators, monkeypatch):
+    monkeypatch.setattr(ks.translator, "LINES_IN_A_BLOCK", 2)
+    translator, lines = translators["bytes"], ["a", "b", "c", "WHO"]
+    with pytest.warns(UserWarning, match=r"1 of 2 lines have phr.*is lines\[3\]"):
+        list(translator.stream(lines, glossary={"WHO": "x y " * 20}))
+    nothing = [("", -np.inf)]
+    monkeypatch.setattr(
+        "keras_seqattn.translator.ranked_texts", lambda *_: {0: nothing, 1: nothing}
+    )
+    with pytest.warns(UserWarning, match=r"1 of 2 lines have no tr.*is lines\[3\]"):
+        list(translator.stream(lines, glossary={"WHO": "x"}))
+
+
 def test_lines_without_constraints_get_beams_too(translators):
     translator, glossary = translators["bytes"], {"dog": "x"}
     found = translator.translate(
