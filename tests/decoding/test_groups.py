@@ -62,6 +62,8 @@ def groups_by_hand(table, search, max_length):
             possible = max(score for score, _ in live[g]) / penalty(search, max_length)
             if worst and (width == 1 or worst[0] >= possible):
                 live[g] = []
+            if search.patience and len(ended[g]) >= search.patience * width:
+                live[g] = []
     return ended
 
 
@@ -71,6 +73,9 @@ GROUPS = {
         3, num_groups=3, diversity_penalty=2.0, num_hypotheses=3
     ),
     "few kept": decoding.BeamSearch(6, num_groups=2, num_hypotheses=3),
+    "patience": decoding.BeamSearch(
+        4, num_groups=2, num_hypotheses=4, patience=1.0, penalty="gnmt"
+    ),
 }
 
 
