@@ -95,6 +95,7 @@ def test_a_search_obeys_what_it_is_told(make):
 
     words = said(banned_ids=(5,), min_length=4)
     assert 5 not in words and len(words) >= 4
+    assert len(said(biased_ids={END: 30.0}, min_length=4)) == 4
     assert set(said(biased_ids={6: 30.0, 3: 1.0})) == {6}
     words = said(no_repeat_ngram=1, min_length=3)
     assert len(set(words)) == len(words) >= 3
