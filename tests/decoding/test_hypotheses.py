@@ -7,6 +7,16 @@ from keras_seqattn.backend.compile import CompiledFunction
 from keras_seqattn.decoding.hypotheses import SpecialTokens
 
 
+@pytest.mark.backends("torch")
+def test_a_sentence_without_hypotheses_has_an_empty_one():
+    token_ids = np.zeros((2, 2, 1), "int32")
+    token_ids[0, 0] = 5
+    scores = np.array([[-1.5, -np.inf], [-np.inf, -np.inf]], "float32")
+    found = decoding.Hypotheses(token_ids, (token_ids > 0).sum(-1), scores)
+    assert found.ranked(0) == [([5], -1.5)]
+    assert found.ranked(1) == [([], -np.inf)]
+
+
 @pytest.mark.backends("tensorflow", "jax")
 @pytest.mark.parametrize(
     "search",
