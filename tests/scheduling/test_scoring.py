@@ -41,6 +41,15 @@ def test_scores_come_in_the_order_of_the_lists():
     assert score_lists(Uniform(), []).shape == (0,)
 
 
+def test_logits_of_low_precision_are_normalized_in_float32():
+    class Mixed(Uniform):
+        def __call__(self, inputs):
+            return ops.cast(super().__call__(inputs), "bfloat16")
+
+    scores = score_lists(Mixed(), lists([7]))
+    np.testing.assert_allclose(scores, [-7 * np.log(NUM_LOGITS)], rtol=1e-6)
+
+
 def test_forced_tokens_do_not_count():
     sources, targets = lists([2, 30, 4]), lists([5, 2, 20])
     scores = score_lists(Uniform(), sources, targets, num_forced=2)
