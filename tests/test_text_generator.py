@@ -160,6 +160,14 @@ def test_a_continuation_begins_with_the_space_that_is_its_own(tokenizers):
 
 
 @torch
+def test_a_continuation_that_changes_the_prompt_s_text_is_decoded_alone(tokenizers):
+    """As the last byte of a character does."""
+    byte = tokenizers[0]
+    first, *rest = byte.tokenize(["éa"])[0]
+    assert text_model.continuations(byte, [[first]], [rest]) == ["\ufffda"]
+
+
+@torch
 def test_a_prompt_that_holds_padding_is_refused():
     class Words(ks.text.ByteTokenizer):
         def _encode(self, lines, sampling, seed):
