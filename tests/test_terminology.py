@@ -487,16 +487,17 @@ def test_words_that_the_tokenizer_does_not_know():
         Terms(Words(), {"x": "cat"})
 
 
-def test_no_way_to_say_a_phrase_is_an_unknown_token():
+@pytest.mark.parametrize("alone", [3, 6])
+def test_no_way_to_say_a_phrase_is_an_unknown_token_or_ends_it(alone):
     class Spaced:
-        """Knows a character after a space alone."""
+        """Knows a character after a space alone, or has another token for it."""
 
-        unknown_id, vocabulary_size = 3, 6
+        unknown_id, vocabulary_size = 3, 7
 
         def tokenize(self, lines):
-            known = {"a": 4, " 狗": 5}
+            known = {"a": 4, " 狗": 5, "狗": alone}
             split = (re.findall(" ?.", line) for line in lines)
             return [[known.get(piece, 3) for piece in line] for line in split]
 
-    ((row,),) = Terms(Spaced(), None).rows(["x"], [["狗"]])
+    ((row,),) = Terms(Spaced(), None, stop_ids=[6]).rows(["x"], [["狗"]])
     assert row == (Phrase((5,)),)
