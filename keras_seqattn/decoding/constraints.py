@@ -196,7 +196,7 @@ def check_lengths(
     given = zip(rows, limits, forced, strict=True)
     for number, (row, limit, before) in enumerate(given, first):
         count, most = count_tokens(row), max(0, int(limit) - 1 - before)
-        if row and count > most:
+        if count > most:
             with_forced = f" and the prefix's {before}" if before else ""
             raise ValueError(
                 f"`constraints[{number}]` must have at most {most} tokens together, "
