@@ -168,6 +168,17 @@ def test_it_goes_on_where_it_was_killed(tmp_path, torn):
     assert corpus[0] == ["one", "two", "zwo"]
 
 
+def test_sources_that_are_made_of_targets_go_on_too(tmp_path):
+    path = tmp_path / "pairs.jsonl"
+    options = {"num_hypotheses": 2, "reverse": True, "path": path}
+    synthesize(Scripted(), ["one", "two"], **options)
+    translator = Scripted()
+    corpus = synthesize(translator, ["one", "two", "zwo"], **options)
+    assert translator.lines == ["zwo"]
+    expected = [("eins", "one"), ("ein", "one"), ("zwei", "two"), ("zwei", "zwo")]
+    assert pairs(corpus) == expected
+
+
 def test_a_file_that_is_being_written_is_refused(tmp_path):
     path = tmp_path / "pairs.jsonl"
     message = "`path` must be unused by .*Received: path=.*pairs.jsonl', .*other"
@@ -220,6 +231,8 @@ def test_a_file_of_other_work_is_refused(tmp_path):
         synthesize(Scripted(), ["one"], path=path)
     with pytest.raises(ValueError, match="`path` must be new.*with other reverse"):
         synthesize(Scripted(), ["one", "two"], path=path, reverse=True)
+    with pytest.raises(ValueError, match="with other num_hypotheses"):
+        synthesize(Scripted(), ["one", "two"], path=path, num_hypotheses=2)
     search = ks.decoding.BeamSearch(width=3)
     with pytest.raises(ValueError, match="with other search"):
         synthesize(Scripted(), ["one", "two"], search, path=path)
