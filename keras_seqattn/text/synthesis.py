@@ -131,25 +131,28 @@ def synthesize(
     with opened as journal:
         count = len(lines) if hasattr(lines, "__len__") else None
         bar = keras.utils.Progbar(count, verbose=verbose, unit_name="line")
-        for row in _rows(job, lines, journal, bar):
-            filters.add(row)
+        for num_lines, rows in _blocks(job, lines, journal, bar):
+            filters.add(num_lines, rows)
     return filters.corpus(keep)
 
 
-def _rows(job, lines, journal, bar):
-    """Yields a dict for each translation: first those written before, then new ones."""
+def _blocks(job, lines, journal, bar):
+    """Yields how many lines are done, and the rows that have been added to them.
+
+    A row is a dict for each translation. Those written before come first.
+    """
     lines = (line.rstrip("\r\n") for line in arguments.strings("lines", lines))
     first = 1
     if journal is not None:
-        yield from _read_rows(journal, lines, job.line_side)
+        yield journal.lines, _read_rows(journal, lines, job.line_side)
         first += journal.lines
         bar.add(journal.lines)
     while block := list(itertools.islice(lines, LINES_IN_A_BLOCK)):
         rows = job.translate(block, first)
         if journal is not None:
             journal.append(b"".join(map(_json_line, rows)), len(block))
-        yield from rows
         first += len(block)
+        yield first - 1, rows
         bar.add(len(block))
     if bar.target is None:  # It cannot know that it is full, and ends its line here.
         bar.update(first - 1, finalize=True)
@@ -273,15 +276,16 @@ class _Filters:
         self._found = {kind: [] for kind in kinds}
         self._rows, self._seen, self._num_lines = [], set(), 0
 
-    def add(self, row):
-        """Keeps a row, or notes why it is left out."""
-        self._num_lines = max(self._num_lines, row["line"])
-        kind = self._kind(row)
-        if kind is None:
-            self._seen.add((row["source"], row["target"]))
-            self._rows.append(row)
-        else:
-            self._found[kind].append(row["line"])
+    def add(self, num_lines, rows):
+        """Keeps rows of lines up to `num_lines`, or notes why they are left out."""
+        self._num_lines = num_lines
+        for row in rows:
+            kind = self._kind(row)
+            if kind is None:
+                self._seen.add((row["source"], row["target"]))
+                self._rows.append(row)
+            else:
+                self._found[kind].append(row["line"])
 
     def _kind(self, row):
         """Returns why a row is left out, or None."""

@@ -216,8 +216,9 @@ def test_lines_without_a_translation_count_too(tmp_path):
     path = tmp_path / "pairs.jsonl"
     synthesize(Silent(), ["one", "silent"], path=path)
     translator = Silent()
-    synthesize(translator, ["one", "silent", "two"], path=path)
-    assert translator.lines == ["two"]
+    corpus = synthesize(translator, ["one", "silent", "two", "silent"], path=path)
+    assert translator.lines == ["two", "silent"]
+    assert corpus.num_lines == 4
     rows = [json.loads(row) for row in path.read_text("utf-8").splitlines()]
     assert [row["line"] for row in rows] == [1, 3]
 
