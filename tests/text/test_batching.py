@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from keras_seqattn.text import (
     ByteTokenizer,
     SentencePieceTokenizer,
+    epochs,
     translation_batches,
 )
 from keras_seqattn.text.mixing import rows_of
@@ -232,6 +233,14 @@ def test_cutoff_is_the_same_for_the_same_seed():
             assert not np.array_equal(found, ids)
 
 
+def test_each_token_is_cut_by_itself():
+    """Not as that at its place on the other side, or in another batch."""
+    lines, options = ["x" * 15] * 8, {"batch_tokens": 64, "bucket_lengths": (16,)}
+    batches = arrays(make((lines, lines), repeat_batch=2, cutoff=0.5, **options))
+    cuts = [ids[1::2, 1:15] == 3 for batch in batches for ids in batch[:2]]
+    assert len({cut.tobytes() for cut in cuts}) == len(cuts) == 8
+
+
 def test_cutoff_asks_the_tokenizer_for_an_id():
     class Other:
         start_id, end_id, pad_id = 1, 2, 0
@@ -358,6 +367,27 @@ def test_a_draw_as_long_as_the_longest_bucket_is_kept():
     rows = [row for x, _, y in arrays(dataset) for row in (*x.tolist(), *y.tolist())]
     full = [row for row in rows if row[-1] != 0]
     assert any(row not in plain for row in full)
+
+
+def test_draws_that_need_too_many_batches_are_drawn_again_and_then_plain():
+    class Doubling(Plain):
+        """Draws each token, and then each token twice."""
+
+        is_long, seeds = False, []
+
+        def tokenize(self, lines, sampling=0.0, seed=None):
+            rows = super().tokenize(lines)
+            if not (sampling and self.is_long):
+                return rows
+            self.seeds.append(seed)
+            return [[token for token in row for _ in range(2)] for row in rows]
+
+    lines, tokenizer = [f"{n:03}" for n in range(32)], Doubling()
+    options = {"batch_tokens": 64, "bucket_lengths": (4, 8), "sampling": 0.1}
+    dataset = translation_batches(lines, lines, tokenizer, **options)
+    tokenizer.is_long = True  # Four batches of length 8, where there may be three.
+    assert sorted(pairs(arrays(dataset))) == [(line, line) for line in lines]
+    assert len(set(tokenizer.seeds)) == len(tokenizer.seeds) == 2 * epochs.ATTEMPTS
 
 
 def test_it_trains_a_model_whose_progress_is_known():
@@ -629,6 +659,18 @@ def test_pairs_that_are_too_long_have_no_share():
             sources, targets, BYTES, **(options | {"temperature": 1.0})
         )
     assert len(pairs(arrays(dataset))) == 8
+
+
+def test_subwords_are_drawn_of_the_lines_that_are_left_and_repeated():
+    lines = [f"{n} and this" for n in range(12)]
+    tokenizer = SentencePieceTokenizer.train([*lines, "<a> <b>"], 290)
+    sides = {"<a>": ["x" * 99, *lines[:9]], "<b>": lines[9:]}
+    options = {"batch_tokens": 128, "bucket_lengths": (32,), "temperature": 1e9}
+    with pytest.warns(UserWarning, match="1 of 13 pairs are left out"):
+        dataset = translation_batches(sides, sides, tokenizer, sampling=0.2, **options)
+    expected = [(f"<a> {line}", line) for line in lines[:9]]
+    expected += 3 * [(f"<b> {line}", line) for line in lines[9:]]
+    assert sorted(pairs(arrays(dataset), tokenizer)) == sorted(expected)
 
 
 def test_what_is_left_of_a_share_is_drawn_by_the_seed():
