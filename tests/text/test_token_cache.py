@@ -16,6 +16,7 @@ from keras_seqattn.text import (
 )
 from keras_seqattn.text.datasets import EpochDataset
 from keras_seqattn.text.epochs import Epoch
+from keras_seqattn.text.mixing import Corpus
 from tests.locks import held
 
 pytestmark = pytest.mark.backends("torch")
@@ -144,6 +145,26 @@ def test_ids_beyond_two_bytes(tmp_path):
     assert max(array.max() for array in passes(cached)) > 2**16
 
 
+def test_ids_of_a_tokenizer_that_does_not_tell_its_size(tmp_path):
+    class Unsized:
+        start_id, end_id, pad_id = 1, 2, 0
+
+        def tokenize(self, lines):
+            """Returns ids that two bytes do not hold."""
+            return [[byte + 70_000 for byte in line.encode()] for line in lines]
+
+    arguments = SOURCES, TARGETS, Unsized()
+    cached = translation_batches(*arguments, **OPTIONS, cache=tmp_path)
+    assert_same(cached, translation_batches(*arguments, **OPTIONS))
+
+
+def test_sides_that_are_swapped_stay_on_the_disk(tmp_path):
+    corpora, tokenizers = [Corpus(SOURCES, TARGETS)], [ByteTokenizer()] * 2
+    (source, target), _ = token_cache.cached_sides(tmp_path, corpora, tokenizers)
+    swapped = source.where(np.arange(len(SOURCES)) % 2 == 0, target)
+    assert swapped.ids is source.ids
+
+
 def test_nothing_is_tokenized_again(tmp_path):
     tokenizer, Counting.count = Counting(), 0
     for batch_tokens in (128, 256):
@@ -180,6 +201,9 @@ def test_another_corpus_or_tokenizer_is_refused(tmp_path):
     translation_batches(SOURCES, TARGETS, ByteTokenizer(), cache=cache)
     with pytest.raises(ValueError, match="`cache` must be new.*with other corpora"):
         translation_batches(SOURCES[1:], TARGETS[1:], ByteTokenizer(), cache=cache)
+    for corpora in ((SOURCES, TARGETS[::-1]), ({"<a>": SOURCES}, {"<a>": TARGETS})):
+        with pytest.raises(ValueError, match="`cache` must be new.*with other corpora"):
+            translation_batches(*corpora, ByteTokenizer(), cache=cache)
     with pytest.raises(ValueError, match="`cache` must be new.*with other tokenizers"):
         translation_batches(SOURCES, TARGETS, Counting(), cache=cache)
     assert translation_batches(SOURCES, TARGETS, ByteTokenizer(), cache=cache)
@@ -331,7 +355,6 @@ def test_no_batch_is_made_of_what_a_resumed_epoch_has_behind(tmp_path, monkeypat
 def test_batches_without_tensorflow_are_passed_over_too(monkeypatch):
     from keras_seqattn.text.batching import plan_epochs
     from keras_seqattn.text.copies import Copies
-    from keras_seqattn.text.mixing import Corpus
 
     epochs, _ = plan_epochs(
         [Corpus(SOURCES, TARGETS)],
