@@ -3,6 +3,8 @@
 import codecs
 import gzip
 import json
+import os
+import shutil
 
 import pytest
 
@@ -87,3 +89,15 @@ def test_the_identity_tells_another_file(tmp_path):
     path.write_text("one\ntwo\n")
     assert json.dumps(lines.identity()) != before
     assert repr(lines) == f"TextLines([{str(path)!r}], column=None)"
+
+
+def test_the_identity_tells_the_name_the_time_and_the_column(tmp_path):
+    """Of files of one size, whose cached token ids are not each other's."""
+    path, copy = tmp_path / "a.tsv", tmp_path / "b.tsv"
+    path.write_text("one\teins\n")
+    shutil.copy2(path, copy)
+    found = [TextLines(path, column=column).identity() for column in (None, 0, 1)]
+    found.append(TextLines(copy).identity())
+    os.utime(path, ns=(0, 0))
+    found.append(TextLines(path).identity())
+    assert len(set(map(json.dumps, found))) == len(found)
