@@ -77,6 +77,24 @@ def test_blank_lines_are_left_out(tmp_path):
         text.language_batches(["", ""], TOKENIZER)
 
 
+def test_a_line_is_blank_where_a_prefix_is_all_that_it_has():
+    class Tagged(text.ByteTokenizer):
+        prefix_ids = [7]
+
+        def tokenize(self, lines):
+            """Returns the ids with the prefix first."""
+            return [[*self.prefix_ids, *row] for row in super().tokenize(lines)]
+
+    batches = text.language_batches(["", "one", ""], Tagged())
+    assert batches.target_tokens == 5  # the prefix, three bytes and the end
+
+
+def test_the_rows_of_every_batch_are_a_multiple():
+    options = {"batch_tokens": 80, "bucket_lengths": (16,), "rows_multiple": 2}
+    batches = text.language_batches(["one"] * 9, TOKENIZER, **options)
+    assert batches.shapes == {(4, 16)}
+
+
 def test_what_is_too_long_is_called_a_text():
     options = {"batch_tokens": 16, "bucket_lengths": (16,)}
     with pytest.warns(UserWarning, match="1 of 2 texts are left out"):
