@@ -195,6 +195,17 @@ def test_multi30k_from_a_folder(files, split):
     assert targets == [f"{split} cs 1", f"{split} cs 2"]
 
 
+def test_several_targets_have_their_tags(files):
+    pairs = load_parallel("multi30k", "en", ["fr", "cs"], "val", data_dir=files)
+    assert pairs == tuple(
+        {
+            f"<{target}>": [f"val {language} 1", f"val {language} 2"]
+            for target, language in sides.items()
+        }
+        for sides in ({"fr": "en", "cs": "en"}, {"fr": "fr", "cs": "cs"})
+    )
+
+
 def test_multi30k_lacks_a_file(files):
     (files / "val.de.gz").unlink()
     with pytest.raises(FileNotFoundError, match=r"must hold val.de.gz, .*data_dir='/"):
