@@ -309,6 +309,18 @@ def test_the_sizes_that_errors_name_are_right():
         SentencePieceTokenizer.train(LINES, 100, strict=False)
 
 
+@pytest.mark.parametrize(
+    "options", [{"model_type": "unigram"}, {"character_coverage": 0.98}], ids=str
+)
+def test_as_large_as_the_text_allows_is_trained_as_that_size(options):
+    loose = SentencePieceTokenizer.train(LINES, 8000, strict=False, **options)
+    size = loose.vocabulary_size
+    exact = SentencePieceTokenizer.train(LINES, size, **options)
+    assert loose.get_config()["model"] == exact.get_config()["model"]
+    usual = SentencePieceTokenizer.train(LINES, 8000, strict=False)
+    assert loose.get_config()["model"] != usual.get_config()["model"]
+
+
 @pytest.mark.parametrize("model", [b"", b"no model", "text", None])
 def test_bad_model(model):
     with pytest.raises(ValueError, match="`model` must be the bytes.*Received: model="):
