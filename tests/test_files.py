@@ -3,6 +3,7 @@
 import concurrent.futures
 import errno
 import os
+import platform
 import signal
 import stat
 import subprocess
@@ -76,6 +77,33 @@ def test_what_a_kill_left_is_removed(tmp_path):
         "another-model.keras",
         ".unfinished-model.keras",
     }
+
+
+@pytest.mark.skipif(files.fcntl is None, reason="nothing tells who is alive")
+@pytest.mark.parametrize(
+    ("machine", "error", "is_left"),
+    [
+        ("here", ProcessLookupError, False),
+        ("here", PermissionError, True),  # It is alive, and another user's.
+        ("there", ProcessLookupError, True),
+    ],
+)
+def test_what_others_are_writing_is_left(
+    machine, error, is_left, tmp_path, monkeypatch
+):
+    def kill(process, number):
+        raise error
+
+    monkeypatch.setattr(os, "kill", kill)
+    monkeypatch.setattr(platform, "node", lambda: machine)
+    path = tmp_path / "model.keras"
+    with replacing(path) as unfinished:
+        unfinished.write_text("of another process")
+    unfinished.write_text("half")
+    monkeypatch.setattr(platform, "node", lambda: "here")
+    with replacing(path) as another:
+        another.write_text("new")
+    assert unfinished.exists() == is_left
 
 
 def test_writers_of_one_file_do_not_meet(tmp_path):
