@@ -1,10 +1,12 @@
 """`Journal`: what is said to be done is on the disk, whatever fails."""
 
+import concurrent.futures
 import functools
 import os
 
 import pytest
 
+from keras_seqattn.files import take_lock
 from keras_seqattn.text.journal import Journal
 from tests.faults import KILL, KINDS, Faults, survives
 
@@ -57,6 +59,16 @@ def test_it_goes_on_where_it_was(tmp_path):
         file.write(b"half a block")
     assert work(path).size == 4 * 5000
     assert path.read_bytes() == b"".join(BLOCKS)
+
+
+def test_a_file_that_was_refused_is_free_for_others(tmp_path):
+    path = tmp_path / "letters"
+    work(path)
+    with pytest.raises(ValueError, match="with other work"):
+        with Journal(path, {"work": "numbers"}):
+            pass
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        assert pool.submit(take_lock, tmp_path / "letters.lock").result() is None
 
 
 def test_what_is_not_its_file_is_refused(tmp_path):

@@ -1,5 +1,6 @@
 """A resumed run is the uninterrupted one, to the bit."""
 
+import concurrent.futures
 import json
 import os
 import pathlib
@@ -187,18 +188,35 @@ def test_a_run_that_begins_at_a_later_epoch_resumes_on_its_data(tmp_path):
     assert_same(run(tmp_path / "cut"), whole)
 
 
+def holder_met_by_another(directory):
+    """Has another thread take the directory's lock; returns who holds it, or None."""
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        return pool.submit(take_lock, directory / "lock").result()
+
+
 @pytest.mark.backends("torch")
 @pytest.mark.parametrize("method", ["evaluate", "predict"])
 def test_what_is_no_fit_leaves_the_directory_free(method, tmp_path):
     model, data = make_model(), batches()
     getattr(model, method)(data, callbacks=[Resume(tmp_path, data)], verbose=0)
-    taken = []
-    thread = threading.Thread(
-        target=lambda: taken.append(take_lock(tmp_path / "lock")), name="other"
+    assert holder_met_by_another(tmp_path) is None
+
+
+@pytest.mark.backends("torch")
+def test_a_validation_does_not_free_the_directory(tmp_path):
+    met = []
+    model, data = make_model(), batches()
+    after = keras.callbacks.LambdaCallback(
+        on_epoch_end=lambda epoch, logs: met.append(holder_met_by_another(tmp_path))
     )
-    thread.start()
-    thread.join()
-    assert taken == [None]
+    model.fit(
+        data,
+        validation_data=batches(),
+        shuffle=False,
+        callbacks=[after, Resume(tmp_path, data)],
+        verbose=0,
+    )
+    assert [f"process {os.getpid()} on " in holder for holder in met] == [True]
 
 
 @pytest.mark.backends("tensorflow")
@@ -678,6 +696,7 @@ def test_the_file_is_that_of_one_run(tmp_path):
     end = "of a run with a different"
     with pytest.raises(ValueError, match=f"{end} model and variables"):
         train(make_model(width=3))
+    assert holder_met_by_another(tmp_path) is None
     model = make_model()
     model.compile(keras.optimizers.Adam(0.01, beta_1=0.5), model.loss)
     with pytest.raises(ValueError, match=f"{end} optimizer"):
