@@ -607,6 +607,21 @@ def test_an_end_between_logger_and_save_writes_no_epoch_twice(epoch, tmp_path):
 
 
 @pytest.mark.backends("torch")
+def test_a_file_that_a_user_began_anew_stays_so(tmp_path):
+    notes = tmp_path / "notes.txt"
+
+    def run(epochs):
+        model, data = make_model(), batches()
+        resume = Resume(tmp_path / "run", data, files=[notes])
+        model.fit(data, epochs=epochs, shuffle=False, callbacks=[resume], verbose=0)
+
+    for epochs, text in ((1, "long notes of another run\n"), (2, "anew\n")):
+        notes.write_text(text)
+        run(epochs)
+        assert notes.read_text() == text
+
+
+@pytest.mark.backends("torch")
 def test_a_callback_of_an_epochs_end_that_stands_after_is_named(tmp_path):
     model, data = make_model(), batches()
     late = keras.callbacks.CSVLogger(tmp_path / "history.csv")
