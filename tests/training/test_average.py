@@ -31,6 +31,39 @@ def test_the_mean_of_the_last_epochs_is_in_the_model(last, averaged):
         np.testing.assert_allclose(weight, np.mean(values, axis=0), rtol=1e-6)
 
 
+def test_weights_that_are_no_floats_are_those_of_the_last_epoch():
+    class Count(keras.layers.Layer):
+        def build(self, shape):
+            options = {"initializer": "zeros", "trainable": False, "dtype": "int32"}
+            self.steps = self.add_weight(shape=(), **options)
+
+        def call(self, x):
+            self.steps.assign(self.steps + 1)
+            return x
+
+    model = keras.Sequential([keras.Input((2,)), Count(), keras.layers.Dense(1)])
+    model.compile(keras.optimizers.SGD(0.1), "mse")
+    steps = model.layers[0].steps
+    before = int(steps)
+    model.fit(X, Y, epochs=3, callbacks=[CheckpointAverage(3)], verbose=0)
+    assert int(steps) == before + 3
+
+
+def test_the_epochs_of_an_interrupted_fit_are_forgotten():
+    def interrupt(epoch, logs):
+        raise KeyboardInterrupt
+
+    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+    model.compile(keras.optimizers.SGD(0.1), "mse")
+    average, watch = CheckpointAverage(2), Watch()
+    stop = keras.callbacks.LambdaCallback(on_epoch_end=interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        model.fit(X, Y, callbacks=[average, stop], verbose=0)
+    model.fit(X, Y, callbacks=[average, watch], verbose=0)
+    for weight, trained in zip(model.get_weights(), watch.trained[-1], strict=True):
+        np.testing.assert_allclose(weight, trained, rtol=1e-6)
+
+
 def test_an_evaluation_after_fit_is_of_the_mean():
     model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
     model.compile(keras.optimizers.SGD(0.1), "mse")
@@ -151,6 +184,15 @@ def test_the_schedule_free_average_has_the_dtype_of_the_weight():
     (fast,) = (v for v in model.optimizer.variables if v.name.endswith("momentum"))
     y, z = (keras.ops.convert_to_numpy(v) for v in (dense.kernel, fast))
     np.testing.assert_allclose(average.averages()[0], 2 * y - z, rtol=1e-12)
+
+
+def test_the_schedule_free_average_is_that_of_the_optimizer_whose_loss_is_scaled():
+    keras.config.set_dtype_policy("mixed_float16")
+    optimizer = keras.optimizers.ScheduleFreeAdamW(0.1)
+    model, watch, losses, loss = fitted(optimizer, ScheduleFreeAverage())
+    assert model.optimizer is not optimizer
+    assert loss == pytest.approx(losses[-1], rel=1e-3)
+    assert np.abs(model.get_weights()[0] - watch.trained[-1][0]).max() > 1e-4
 
 
 def test_schedule_free_wants_its_optimizer():
