@@ -6,6 +6,7 @@ import pytest
 import sacrebleu
 
 from keras_seqattn import Translator
+from keras_seqattn.decoding import BeamSearch
 from keras_seqattn.text import ByteTokenizer, translation_batches
 from keras_seqattn.training import MaskedCrossentropy, TranslationScore
 from tests.small import translation_model
@@ -111,6 +112,14 @@ def test_the_logs_have_sacrebleu_s_figures(monkeypatch):
     assert len(scored) == 3
 
 
+def test_the_first_epoch_of_a_fit_is_scored_whatever_its_number(monkeypatch):
+    monkeypatch.setattr(TranslationScore, "_translate", lambda *_: REFERENCES)
+    score = TranslationScore(SOURCES, REFERENCES, ByteTokenizer(), every=4)
+    fit = {"initial_epoch": 1, "epochs": 3, "callbacks": [score], "verbose": 0}
+    logs = make_line().fit(X, X, **fit).history
+    assert len(logs["val_bleu"]) == 2
+
+
 def test_bleu_is_computed_by_the_given_metric(monkeypatch):
     translations, references = ["我喜欢猫。", "他有狗。"], ["我很喜欢猫。", "他有狗。"]
     monkeypatch.setattr(TranslationScore, "_translate", lambda *_: translations)
@@ -173,3 +182,21 @@ def test_the_language_that_a_tokenizer_puts_first_is_forced():
     assert translations == Translator(model, tokenizer)(["a dog", "two"])
     plain = TranslationScore(["a dog", "two"], ["x", "y"], ByteTokenizer())
     assert translations != plain._translate(model)
+
+
+@pytest.mark.backends("torch")
+def test_the_search_and_the_tokenizer_of_the_targets_are_those_given():
+    class Spelled(ByteTokenizer):
+        """Shows each byte as its number, so that all texts differ."""
+
+        def detokenize(self, ids):
+            return [" ".join(str(int(i)) for i in row) for row in ids]
+
+    tokenizer, spelled, lines = ByteTokenizer(), Spelled(), ["a dog", "two"]
+    model, references = make_model(tokenizer), ["x", "y"]
+    given = (tokenizer, spelled, BeamSearch(4, length_penalty=0.0))
+    score = TranslationScore(lines, references, *given)
+    translations = score._translate(model)
+    assert translations == Translator(model, *given[:2], search=given[2])(lines)
+    greedy = TranslationScore(lines, references, *given[:2])._translate(model)
+    assert translations != greedy == Translator(model, *given[:2])(lines)
