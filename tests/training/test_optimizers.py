@@ -223,13 +223,18 @@ MUON = {"learning_rate": 0.01, "adam_beta_2": 0.98, "epsilon": 1e-6, "name": "mu
 DENSE = (5, 8), (8, 3)  # as the kernels of feed-forward layers
 
 
+OTHER_MUON = {"momentum": 0.5, "rms_rate": 0.4, "ns_steps": 3, "adam_beta_1": 0.5}
+
+
 @pytest.mark.slow_on("jax")
+@pytest.mark.parametrize("options", [{}, OTHER_MUON], ids=["usual", "other"])
 @pytest.mark.parametrize("shape", DENSE)
-def test_muon_is_that_of_keras_where_a_kernel_has_two_axes(shape, rng):
+def test_muon_is_that_of_keras_where_a_kernel_has_two_axes(shape, options, rng):
     kernels = [keras.Variable(ops.ones(shape), name="kernel") for _ in range(2)]
     biases = [keras.Variable(ops.ones(shape[1:]), name="bias") for _ in range(2)]
-    of_keras = {**MUON, "weight_decay": None, "adam_weight_decay": None}
-    optimizers = Muon(**MUON), keras.optimizers.Muon(**of_keras)
+    options = {**MUON, **options}
+    of_keras = {**options, "weight_decay": None, "adam_weight_decay": None}
+    optimizers = Muon(**options), keras.optimizers.Muon(**of_keras)
     for _ in range(4):
         gradients = [
             ops.array(rng.normal(size=x), "float32") for x in (shape, shape[1:])
@@ -297,6 +302,21 @@ def test_muon_multiplies_once_for_all_matrices_of_a_size(monkeypatch):
     monkeypatch.setattr(ops, "stack", lambda x: made.append(len(x)) or stack(x))
     Muon(0.1).apply([ops.ones((4, 8))] * 5, weights)
     assert made == [5]
+
+
+def test_muon_lets_a_weight_without_a_slope_stay():
+    weight = keras.Variable(ops.ones((4, 8)), name="kernel")
+    Muon(0.1).apply([ops.zeros((4, 8))], [weight])
+    assert (ops.convert_to_numpy(weight) == 1).all()
+
+
+def test_muon_leaves_excluded_kernels_to_adam(rng):
+    gradient = ops.array(rng.normal(size=(4, 8)), "float32")
+    weights = [keras.Variable(ops.ones((4, 8)), name=x) for x in ("kernel", "other")]
+    for weight in weights:
+        Muon(0.1, exclude_layers=["^output/", "kern"]).apply([gradient], [weight])
+    one, other = map(ops.convert_to_numpy, weights)
+    np.testing.assert_array_equal(one, other)
 
 
 def test_muon_knows_matrices_by_their_names():
