@@ -210,6 +210,20 @@ def test_linear_crossentropy_is_the_loss_of_logits(weights):
     assert not ops.convert_to_numpy(linear_crossentropy(HIDDEN, KERNEL, 0 * LABELS))
 
 
+@pytest.mark.parametrize("pad_id", [-1, 4])
+def test_linear_crossentropy_leaves_out_the_padding_that_it_is_told(pad_id):
+    labels = LABELS.copy()
+    labels[:, 30:] = pad_id
+    expected = MaskedCrossentropy(pad_id=pad_id)(labels, HIDDEN @ KERNEL)
+    found = linear_crossentropy(HIDDEN, KERNEL, labels, pad_id=pad_id)
+    np.testing.assert_allclose(float(found), float(expected), rtol=1e-5)
+
+
+@pytest.mark.parametrize("part", [np.s_[:0], np.s_[:, :0]], ids=["rows", "tokens"])
+def test_linear_crossentropy_of_nothing_is_zero(part):
+    assert float(linear_crossentropy(HIDDEN[part], KERNEL, LABELS[part])) == 0.0
+
+
 def test_linear_crossentropy_refuses_shapes_that_do_not_fit():
     with pytest.raises(ValueError, match=r"`kernel` \(D, V\).*kernel.shape=\(2, "):
         linear_crossentropy(HIDDEN, KERNEL[:2], LABELS)
