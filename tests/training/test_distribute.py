@@ -32,7 +32,7 @@ def batch(rows):
 class Batches(keras.utils.PyDataset):
     """Batches by their index, that know of their epochs."""
 
-    begun = 0
+    begun = ended = 0
 
     def __len__(self):
         return len(ROWS)
@@ -42,6 +42,9 @@ class Batches(keras.utils.PyDataset):
 
     def on_epoch_begin(self):
         self.begun += 1
+
+    def on_epoch_end(self):
+        self.ended += 1
 
 
 def tensors():
@@ -106,8 +109,11 @@ def test_a_batch_keeps_its_structure(take):
 
 def test_the_whole_dataset_is_told_of_its_epochs():
     whole = Batches()
-    distribute(whole).on_epoch_begin()
-    assert whole.begun == 1
+    part = distribute(whole)
+    part.on_epoch_begin()
+    assert (whole.begun, whole.ended) == (1, 0)
+    part.on_epoch_end()
+    assert (whole.begun, whole.ended) == (1, 1)
 
 
 @pytest.mark.backends("tensorflow", "torch")
