@@ -84,6 +84,16 @@ def test_an_evaluation_after_it_is_of_the_model_as_it_is():
     assert model.evaluate(X, Y, callbacks=[watch], verbose=0) == expected
 
 
+def test_another_fit_is_watched_anew():
+    watch = TerminateOnDivergence()
+    with pytest.warns(UserWarning, match="diverged in epoch 5"):
+        _, logs = fit(watch, Spoil(4, 1e30), use_ema=False)
+    assert logs["loss"][3] < 0.5 * logs["loss"][0]
+    _, logs = fit(watch, epochs=2, use_ema=False)
+    assert not watch.diverged
+    assert len(logs["loss"]) == 2
+
+
 def test_an_error_leaves_the_weights_and_what_resume_saved(tmp_path):
     spoil, watch = Spoil(2, 1e30), TerminateOnDivergence(raise_error=True)
     with pytest.raises(RuntimeError, match="diverged in epoch 3.*from before"):
