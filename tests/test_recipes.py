@@ -125,6 +125,48 @@ def test_each_optimizer_and_average_trains(name):
     assert ks.Translator(made, tokenizer)(lines[:2]) == score.translations
 
 
+COPIED = dataclasses.replace(
+    RECIPES["smoke"],
+    learning_rate=0.25,
+    warmup_steps=7,
+    label_smoothing=0.3,
+    consistency=0.5,
+    ema_momentum=0.75,
+    ema_warmup=True,
+    repeat_batch=2,
+    cutoff=0.2,
+    sampling=0.1,
+    views=("plain", "sampled"),
+    bidirectional_epochs=3,
+)
+
+
+def test_a_model_is_compiled_as_its_recipe_has_it():
+    pieces = ["a", "b"]
+    for optimizer in ("adam", "muon"):
+        recipe = dataclasses.replace(COPIED, optimizer=optimizer)
+        model = recipe.make_model(pieces=pieces)
+        loss, options = model.loss.get_config(), model.optimizer.get_config()
+        assert (loss["label_smoothing"], loss["consistency"]) == (0.3, 0.5)
+        assert loss["pieces"] == pieces
+        rate = {"peak": 0.25, "warmup_steps": 7}
+        assert options["learning_rate"]["config"] == rate
+        average = [options[f"ema_{name}"] for name in ("momentum", "warmup")]
+        assert options["use_ema"] and average == [0.75, True]
+    free = dataclasses.replace(COPIED, optimizer="schedule_free", ema_momentum=None)
+    options = free.make_model().optimizer.get_config()
+    assert options["learning_rate"] == pytest.approx(0.25)
+    assert options["warmup_steps"] == 7
+
+
+def test_batches_are_as_the_recipe_has_them():
+    sizes = {"batch_tokens": 1024, "bucket_lengths": (8, 12, 16, 32)}
+    assert COPIED.batch_options(training=False) == sizes
+    copies = {"repeat_batch": 2, "cutoff": 0.2, "views": ("plain", "sampled")}
+    drawn = {"sampling": 0.1, "bidirectional_epochs": 3}
+    assert COPIED.batch_options() == {**sizes, **copies, **drawn}
+
+
 def test_one_average_at_a_time():
     with pytest.raises(ValueError, match="must not be combined. .*average_epochs=2"):
         dataclasses.replace(RECIPES["smoke"], average_epochs=2)
