@@ -217,9 +217,9 @@ def _t5(folder, tied=True, multilingual=False, **options):
     return model
 
 
-def t5(folder=None):
+def t5(folder=None, **options):
     """Makes a T5 model, whose output has the embedding's table."""
-    return _t5(folder)
+    return _t5(folder, **options)
 
 
 def t5_v11(folder=None):
@@ -239,9 +239,9 @@ def mt5(folder=None):
     return model
 
 
-def llama(folder=None):
+def llama(folder=None, **options):
     """Makes a Llama model."""
-    config = transformers.LlamaConfig(vocab_size=60, **LLAMA_SIZES)
+    config = transformers.LlamaConfig(vocab_size=60, **LLAMA_SIZES, **options)
     model = noise(drawn(transformers.LlamaForCausalLM, config))
     if folder is not None:
         model.save_pretrained(folder)

@@ -58,6 +58,39 @@ def test_logits_are_equal(name, pairs):
     assert np.abs(expected).max() > 1
 
 
+def test_the_numbers_of_a_t5_are_those_of_its_configuration():
+    positions = {"num_buckets": 8, "max_distance": 6}
+    options = {f"relative_attention_{name}": x for name, x in positions.items()}
+    options |= {"layer_norm_epsilon": 0.1, "num_decoder_layers": 1}
+    theirs = families.t5(**options)
+    ours = ks.convert.model_from_huggingface(theirs)
+    ids = families.random_ids(theirs, NUMBER)
+    target_ids = targets_of(theirs, ids)
+    logits = numpy(ours({"source_ids": ids, "target_ids": target_ids}))
+    expected = logits_of(theirs, ids, target_ids)
+    np.testing.assert_allclose(logits, expected, rtol=0, atol=1e-5)
+
+
+LINEAR = {"rope_type": "linear", "factor": 3.0, "rope_theta": 100.0}
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"rms_norm_eps": 0.1, "attention_bias": True},
+        {"rope_parameters": LINEAR, "mlp_bias": True},
+    ],
+    ids=["attention's bias", "linear positions"],
+)
+def test_the_numbers_of_a_llama_are_those_of_its_configuration(options):
+    theirs = families.llama(**options)
+    ours = ks.convert.model_from_huggingface(theirs)
+    ids = np.random.default_rng(0).integers(3, 60, (NUMBER, 9))
+    with torch.no_grad():
+        expected = theirs(torch.tensor(ids)).logits.numpy()
+    np.testing.assert_allclose(numpy(ours(ids)), expected, rtol=0, atol=1e-5)
+
+
 def check_generated(theirs, ours, number, seed=0):
     ids = families.random_ids(theirs, number, seed)
     for search in (Greedy(), BeamSearch(4, patience=None)):

@@ -466,6 +466,19 @@ def test_what_a_configuration_leaves_out_is_as_in_transformers():
         assert is_scaled == (name == "m2m")
 
 
+def test_rates_are_those_of_the_configuration():
+    rates = {"dropout": 0.3, "attention_dropout": 0.2, "activation_dropout": 0.1}
+    hub = families.transformers
+    for read, config, expected in (
+        (bart.marian_options, hub.MarianConfig(**rates), rates),
+        (t5.t5_options, hub.T5Config(dropout_rate=0.3), dict.fromkeys(rates, 0.3)),
+        (llama.llama_options, hub.LlamaConfig(attention_dropout=0.2), {}),
+    ):
+        found = read(checkpoint(config.to_dict()))
+        expected = {"attention_dropout": 0.2, **expected}
+        assert {name: found[name] for name in expected} == expected
+
+
 @pytest.mark.parametrize(
     ("given", "groups", "window"),
     [

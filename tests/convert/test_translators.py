@@ -218,10 +218,17 @@ def test_the_search_is_what_the_folder_asks_for(made, tmp_path):
     folder, _, ours = made("marian")
     assert ours.search is None
     shutil.copytree(folder, tmp_path, dirs_exist_ok=True)
-    wanted = {"num_beams": 3, "length_penalty": 0.6}
-    (tmp_path / "generation_config.json").write_text(json.dumps(wanted))
-    search = ks.convert.translator_from_huggingface(tmp_path).search
-    assert search == BeamSearch(3, length_penalty=0.6)
+    beams = {"num_beams": 6, "length_penalty": 2.0}
+    for old, new, wanted in (
+        ({}, {"num_beams": 3, "length_penalty": 0.6}, BeamSearch(3, 0.6)),
+        (beams, {"num_beams": 3, "length_penalty": 0.0}, BeamSearch(3, 0.0)),
+        (beams, {}, BeamSearch(6, 2.0)),
+        (beams, {"length_penalty": None}, BeamSearch(6, 1.0)),
+        (beams, {"num_beams": 1}, None),
+    ):
+        families.set_options(tmp_path / "config.json", **old)
+        (tmp_path / "generation_config.json").write_text(json.dumps(new))
+        assert ks.convert.translator_from_huggingface(tmp_path).search == wanted
 
 
 def test_a_prefix_follows_the_language(made):
