@@ -9,6 +9,7 @@ from keras import ops
 
 from keras_seqattn import audit, layers
 from keras_seqattn.audit.passes import differs, random_content
+from keras_seqattn.backend.parts import layers_of
 from tests.small import translation_model
 
 V, D, L = 11, 8, 5
@@ -415,6 +416,17 @@ def test_the_model_is_left_as_it_was(rng):
     np.testing.assert_array_equal(dropped(), expected)
     for layer in model._flatten_layers():
         assert "call" not in vars(layer)
+
+
+@pytest.mark.backends("torch")
+def test_a_stack_leaves_out_padding_again_after_an_audit():
+    model = translator()
+    stacks = [x for x in layers_of(model) if isinstance(x, layers.TransformerStack)]
+    audit.check_padding_invariance(model, PAIR, num_draws=1, training=False)
+    assert [stack.unpad for stack in stacks] == [True, True]
+    stacks[0].unpad = False
+    audit.check_padding_invariance(model, PAIR, num_draws=1, training=False)
+    assert [stack.unpad for stack in stacks] == [False, True]
 
 
 # What an audit stands on.
