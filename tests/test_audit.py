@@ -160,6 +160,21 @@ def test_without_a_name_the_only_input_is_audited():
     assert report.ok and "'ids'" in report.message
 
 
+@pytest.mark.backends("torch")
+def test_an_input_of_bools_is_audited():
+    x = keras.Input((None,), dtype="bool", name="x")
+    model = keras.Model(x, Apply(lambda x: ops.cumsum(ops.cast(x, "int32"), 1))(x))
+    assert audit.check_causality(model, IDS > 0, num_draws=1).ok
+
+
+@pytest.mark.backends("torch")
+def test_each_input_gets_ids_of_its_own_vocabulary():
+    model = translator(target_vocabulary_size=6)
+    inputs = {**PAIR, "target_ids": np.minimum(IDS, 5)}
+    options = {"num_draws": 5, "training": False}
+    assert audit.check_causality(model, inputs, **options).ok
+
+
 def test_a_banned_logit_and_a_nan_are_no_alarm():
     ban = np.array([-1e9, -np.inf, np.nan] + [0.0] * (D - 3), "float32")
     model = embedded(Mixer(CAUSAL), Apply(lambda x: ops.add(x, ban)))
