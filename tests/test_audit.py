@@ -272,8 +272,9 @@ def test_the_encoder_is_seen_whole():
     [
         lambda ids: ops.any(ops.equal(ids, 0), axis=1, keepdims=True),
         lambda ids: ops.equal(ids[:, -1:], 9),
+        lambda ids: ops.all(ops.equal(ids[:, 1:], 0), axis=1, keepdims=True),
     ],
-    ids=["whether there is padding", "one token of eleven"],
+    ids=["whether there is padding", "one token of eleven", "padding alone"],
 )
 def test_what_few_tokens_show_is_found(leak):
     ids = keras.Input((L,), dtype="int32", name="ids")
