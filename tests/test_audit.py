@@ -295,9 +295,19 @@ def test_gradients_and_replacements_find_what_the_other_misses(monkeypatch, rng)
     with monkeypatch.context() as patch:
         probe = audit.causality._Probe
         patch.setattr(probe, "_changes", lambda self, span, cut: False)
-        assert audit.check_causality(smooth, array).position == 1
+        report = audit.check_causality(smooth, array)
+        assert "Output position 1 depends on position 2 of" in report.message
         with pytest.raises(ValueError, match="`model` must depend on"):
             audit.check_causality(stopped, array)
+
+
+@pytest.mark.backends("torch")
+def test_what_is_within_the_tolerance_is_no_leak():
+    model = embedded(Mixer(np.where(CAUSAL, 1.0, 1e-3)))
+    options = {"num_draws": 1, "training": False}
+    assert not audit.check_causality(model, IDS, **options).ok
+    assert not audit.check_causality(model, IDS, tolerance=1e-4, **options).ok
+    assert audit.check_causality(model, IDS, tolerance=0.1, **options).ok
 
 
 def test_only_what_is_selected_is_audited():
