@@ -410,6 +410,52 @@ def test_what_is_selected_may_be_one_number(rng, right):
     assert (report.ok, report.position) == (right, None)
 
 
+@pytest.mark.backends("torch")
+def test_padding_is_the_given_id_or_the_model_s():
+    given = np.where(IDS == 0, V - 1, IDS)
+    ids = keras.Input((None,), dtype="int32", name="ids")
+    real = Apply(lambda ids: ops.cast(ids != V - 1, "float32")[..., None])(ids)
+    total = Apply(lambda x: ops.sum(x, axis=1))
+    model = keras.Model(ids, total(keras.layers.Embedding(V, D)(ids) * real))
+    assert not audit.check_padding_invariance(model, given).ok
+    assert audit.check_padding_invariance(model, given, pad_id=V - 1).ok
+    model.pad_id = V - 1
+    assert audit.check_padding_invariance(model, given).ok
+    assert not audit.check_padding_invariance(model, given, pad_id=0).ok
+
+
+@pytest.mark.backends("torch")
+def test_an_amount_that_counts_in_training_alone_is_found():
+    class Averaged(keras.layers.Layer):
+        def call(self, x, training=None):
+            return x / ops.shape(x)[1] if training else x
+
+    model = embedded(Averaged())
+    assert audit.check_padding_invariance(model, IDS, training=False).ok
+    report = audit.check_padding_invariance(model, IDS)
+    assert (report.ok, report.position, report.input) == (False, 0, "ids")
+    assert "the amount of padding in 'ids' in training" in report.message
+
+
+@pytest.mark.backends("torch")
+def test_inputs_of_the_same_positions_are_lengthened_together(rng):
+    """As the features of each token; a vector of another length stays as it is."""
+    ids = keras.Input((None,), dtype="int32", name="ids")
+    features, other = keras.Input((None, D)), keras.Input((3,))
+    x = keras.layers.Embedding(V, D)(ids) + features
+    x = x + keras.layers.Reshape((1, D))(keras.layers.Dense(D)(other))
+    model = keras.Model([ids, features, other], x)
+    inputs = [IDS, rng.normal(size=(2, L, D)), rng.normal(size=(2, 3))]
+    assert audit.check_padding_invariance(model, inputs).ok
+
+
+@pytest.mark.backends("torch")
+def test_inputs_of_one_shape_keep_their_own_padding():
+    inputs = {"source_ids": IDS, "target_ids": IDS[::-1]}
+    options = {"extra": 0, "num_draws": 1, "training": False}
+    assert audit.check_padding_invariance(translator(), inputs, **options).ok
+
+
 # The model stays as it was.
 
 
