@@ -65,6 +65,11 @@ def test_the_page_holds_the_weights_and_the_tokens(rng, leading):
     assert data["target"] == ["␣Ein", "␣Hund", "</s>"]
 
 
+def test_a_weight_that_16_bits_round_to_more_than_1_is_1():
+    page = plotting.attention_html(np.array([[1.004, 0.0]]), ["a", "b"], ["c"])
+    assert base64.b64decode(Page(page).data()["weights"]) == bytes([255, 0])
+
+
 def test_it_takes_what_a_translator_gives(rng):
     given = AttentionWeights(["a", "</s>"], TARGET, softmax(rng, 2, 4, 3, 2))
     page = plotting.attention_html(given)
