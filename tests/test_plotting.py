@@ -116,6 +116,12 @@ def test_learning_curves_of_a_file(csv_path, tmp_path):
     assert (tmp_path / "curve.png").read_bytes().startswith(b"\x89PNG")
 
 
+def test_a_single_epoch_is_a_point_that_can_be_seen():
+    (one,) = plotting.learning_curves({"loss": [2.0]}).axes[0].lines
+    (two,) = plotting.learning_curves({"loss": [2.0, 1.0]}).axes[0].lines
+    assert (one.get_marker(), two.get_marker()) == ("o", "")
+
+
 def test_the_fullest_panel_has_the_legend():
     history = {"loss": [2.0, 1.0], "bleu": [3.0, 4.0], "val_bleu": [2.0, 5.0]}
     loss, bleu = plotting.learning_curves(history).axes
@@ -279,6 +285,87 @@ class Dollars(Study):
 
     def importance(self):
         return {self.choice: 1.0}
+
+
+class Tabled(Study):
+    """A study of a given table, and of the hyperparameters that have a share."""
+
+    def __init__(self, direction, shares, **columns):
+        self.direction, self.shares = direction, shares
+        self.columns = {"status": "completed", "finished_at": 60.0, "parameters": 1.0}
+        self.columns |= columns
+
+    def table(self):
+        return pandas.DataFrame(self.columns)
+
+    def hyperparameters(self):
+        return sorted(self.shares)
+
+    def importance(self):
+        return self.shares
+
+
+@pytest.mark.parametrize(
+    ("direction", "best", "so_far", "front"),
+    [
+        ("min", 1.0, [[1, 3.0], [2, 2.0], [2, 1.0]], [[10, 2.0], [30, 1.0]]),
+        ("max", 3.0, [[1, 3.0], [2, 3.0], [2, 3.0]], [[10, 2.0], [20, 3.0]]),
+    ],
+)
+def test_a_study_is_drawn_in_its_direction(direction, best, so_far, front):
+    """A trial that ran out of time, and so has no end, stands at the last one."""
+    scores = [2.0, 3.0, 1.0]
+    trials = {
+        "status": ["completed", "pruned", "stopped"],
+        "finished_at": [120.0, 60.0, np.nan],
+        "parameters": [10.0, 20.0, 30.0],
+    }
+    figure = plotting.study(
+        Tabled(
+            direction, {"num_heads": 1.0}, score=scores, num_heads=[1, 2, 4], **trials
+        )
+    )
+    time, size, _, lines = figure.axes
+    assert figure.get_suptitle() == f"3 trials, best val_loss {best:g}"
+    assert [line.get_xydata().tolist() for line in time.lines] == [so_far]
+    assert size.lines[0].get_xydata().tolist() == [*front, [30, best]]
+    for panel, places in ((time, [2, 1, 2]), (size, [10, 20, 30])):
+        found = {x.get_label(): x.get_offsets().tolist() for x in panel.collections}
+        points = zip(trials["status"], places, scores, strict=True)
+        assert found == {status: [[x, y]] for status, x, y in points}
+    counts = time.get_title(loc="left").replace("\xa0", " ").split(", ")
+    assert sorted(counts) == ["1 completed", "1 pruned", "1 stopped"]
+    orange = [x for x in lines.lines if x.get_color() == study_figure.BEST_COLOUR]
+    assert [line.get_ydata()[-1] for line in orange] == [(best - 1.0) / 2.0]
+
+
+def test_the_lines_of_a_study_go_through_what_counts_most():
+    """A number of many values has its height, another value its rank among few."""
+    nan, count = np.nan, 8
+    shares = {f"least_{i}": 0.01 * (9 - i) for i in range(8)}
+    shares = {"rate": 0.5, "cell": 0.3, **shares}
+    values = dict.fromkeys(shares, 1) | {
+        "rate": [0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 10.0, nan],
+        "cell": ["gru", "lstm", "simple", nan, *["gru"] * 4],
+    }
+    trials = Tabled("min", shares, score=[1.0 * i for i in range(count)], **values)
+    *_, importance, lines = plotting.study(trials).axes
+    assert texts(importance.get_yticklabels()) == list(shares)[::-1]
+    widths = [bar.get_width() for bar in importance.patches]
+    assert widths == list(shares.values())[::-1]
+    names = [name.replace("\n", "_") for name in texts(lines.get_xticklabels())]
+    assert names == [*list(shares)[: study_figure.MOST_AXES], "val_loss"]
+    drawn = [x for x in lines.lines if x.get_color() != figures.FAINT]
+    rows = sorted((line.get_ydata() for line in drawn), key=lambda row: row[-1])
+    out = study_figure.INACTIVE
+    rate, cell = np.transpose(rows)[:2].tolist()
+    np.testing.assert_allclose(rate, [0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 1.0, out])
+    np.testing.assert_allclose(cell, [0.0, 0.5, 1.0, out, *[0.0] * 4])
+    said = {(round(x.get_position()[0]), x.get_text()) for x in lines.texts}
+    assert {one for one in said if one[0] < 2} == {
+        *((0, text) for text in ("inactive", "0", "10")),
+        *((1, text) for text in ("inactive", "gru", "lstm", "simple")),
+    }
 
 
 @pytest.mark.parametrize("scores", [(2.0, 1.0, 3.0), (2.0, float("nan")), (2.0,)])
