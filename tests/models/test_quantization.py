@@ -79,6 +79,17 @@ def test_all_tables_and_kernels_are_int8(kind, tmp_path):
     np.testing.assert_allclose(outputs(loaded, inputs), output, atol=1e-5)
 
 
+@pytest.mark.backends("tensorflow")
+def test_a_program_made_before_is_not_run_again():
+    """Keras quantizes no layer here, and so would keep it."""
+    model, inputs = MODELS["encoder"]()
+    before = model.predict(inputs, verbose=0)
+    model.quantize("int8", filters="^embedding$")
+    found = model.predict(inputs, verbose=0)
+    assert np.abs(found - before).max() > 1e-4
+    np.testing.assert_allclose(found, outputs(model, inputs), atol=1e-5)
+
+
 @pytest.mark.backends("torch")
 def test_layers_of_one_name_are_told_apart(tmp_path):
     """The logits' layer and those of the feed-forwards are all called "output"."""
