@@ -128,6 +128,14 @@ def test_padding_may_be_another_token(model):
     )
 
 
+@pytest.mark.backends("torch")
+def test_a_zero_token_has_no_vector(rng):
+    model = small(zero_id=3)
+    randomize(model, rng)
+    vectors = ops.convert_to_numpy(model.get_layer("source_embedding")(SOURCE))
+    np.testing.assert_array_equal((vectors == 0).all(-1), SOURCE == 3)
+
+
 @pytest.mark.slow_on("tensorflow")
 def test_generate_equals_a_naive_loop(model):
     found = model.generate(SOURCE, max_length=7)
