@@ -1,3 +1,4 @@
+import dataclasses
 import functools
 
 import keras
@@ -248,6 +249,33 @@ def test_padding_changes_nothing(model):
     padded = logits(other, np.where(front == 0, V - 1, front))
     expected = logits(model, front)[front != 0]
     np.testing.assert_allclose(padded[front != 0], expected, atol=1e-5)
+
+
+@pytest.mark.backends("torch")
+def test_padding_of_prompts_and_segments_may_be_another_token(model, remembering):
+    """The same texts under another padding are read the same, as lists too."""
+    prompts = [[1, 6, 4], [5]]
+    other = small(pad_id=V - 1)
+    other.set_weights(model.get_weights())
+    for search in (decoding.Greedy(), decoding.BeamSearch(2)):
+        banned = {"banned_ids": (0, V - 1)}
+        search = dataclasses.replace(search, **banned)
+        found, expected = (x.generate(prompts, search) for x in (other, model))
+        np.testing.assert_allclose(found.scores, expected.scores, rtol=1e-4)
+        for b in range(2):
+            assert found.sequence(b) == expected.sequence(b)
+    memories = [numpy(x.encode(prompts)["mask"]) for x in (other, model)]
+    np.testing.assert_array_equal(*memories)
+    other = small(pad_id=V - 1, memory_length=3, num_layers=2)
+    other.set_weights(remembering.get_weights())
+    memory = others = None
+    for ids in (IDS, IDS[:, ::-1]):
+        real = ids != 0
+        expected, memory = remembering.segment(ids, memory)
+        output, others = other.segment(np.where(real, ids, V - 1), others)
+        np.testing.assert_allclose(
+            numpy(output)[real], numpy(expected)[real], atol=1e-5
+        )
 
 
 # Segments.
