@@ -314,6 +314,15 @@ def test_an_empty_memory_is_the_plain_causal_decoder(remembering):
     np.testing.assert_allclose(without(IDS), expected, atol=1e-5)
 
 
+@pytest.mark.backends("torch")
+def test_a_segment_is_dropped_from_in_training(rng):
+    model = small(rng, memory_length=3, dropout=0.5)
+    still, other = (numpy(model.segment(IDS)[0]) for _ in range(2))
+    np.testing.assert_array_equal(still, other)
+    dropped, _ = model.segment(IDS, training=True)
+    assert np.abs(numpy(dropped) - still).max() > 1e-3
+
+
 def test_a_segment_changes_the_one_after_it(remembering):
     first, second = IDS, np.array([[3, 6, 4], [5, 7, 9]])
     _, memory = segment(remembering, first)
