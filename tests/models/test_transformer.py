@@ -425,6 +425,31 @@ def test_attention_scores_are_those_of_each_block(rng):
         np.testing.assert_allclose(found, wanted, atol=1e-5, err_msg=kind)
 
 
+@pytest.mark.backends("torch")
+def test_attention_scores_are_of_pairs_of_sentences(model):
+    message = r"`source_ids` must have the batch size of `target_ids`. .*\(1, 5\)"
+    with pytest.raises(ValueError, match=message):
+        model.attention_scores(SOURCE[:1], TARGET)
+
+
+@pytest.mark.backends("torch")
+def test_steps_count_the_attention_of_all_layers_and_heads(rng):
+    """What each source position got from the tokens of a beam so far."""
+    model = small(decoder_layers=2)
+    randomize(model, rng)
+    state = model.initial_state(model.encode(SOURCE), 4, width=2, coverage=True)
+    target = np.array([[1, 6, 4, 8], [1, 7, 3, 5]])
+    beams = [target, target[::-1]]
+    for index in range(4):
+        token_ids = np.stack([ids[:, index] for ids in beams], axis=1)
+        _, state = model.step(token_ids, state, index)
+    found = numpy(state["beam"]["coverage"])
+    for w, ids in enumerate(beams):
+        scores = numpy(model.attention_scores(SOURCE, ids))
+        expected = scores.mean(axis=(1, 2)).sum(1)  # (B, S)
+        np.testing.assert_allclose(found[:, w], expected, atol=1e-5)
+
+
 def test_attention_scores_show_the_source(model):
     scores = numpy(model.attention_scores(SOURCE, TARGET))
     assert scores.shape == (2, 1, 2, 4, 5)
