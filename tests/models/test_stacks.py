@@ -6,6 +6,7 @@ import pytest
 from keras import ops
 
 from keras_seqattn import layers, models, recipes, training
+from keras_seqattn.backend.parts import layers_of
 from keras_seqattn.models.parameters import count_parameters
 from tests.pairs import slow
 from tests.small import translation_model
@@ -107,6 +108,66 @@ def test_a_step_moves_the_logits_no_further_where_the_width_grows(make, tie_embe
     assert scaled[0] == pytest.approx(standard[0], rel=1e-5)
     assert 0.3 < scaled[1] / scaled[0] < 1.3
     assert standard[1] / standard[0] > 2.0
+
+
+def embedded(model, **call):
+    """Embeds a batch by the first embedding of a model, whatever its name."""
+    found = [x for x in layers_of(model) if isinstance(x, layers.PositionalEmbedding)]
+    return found[0], ops.convert_to_numpy(found[0](np.full((20, 9), 5), **call))
+
+
+@pytest.mark.backends("torch")
+@pytest.mark.parametrize("make", MODELS.values(), ids=MODELS)
+def test_an_embedding_has_the_entries_and_scale_of_its_base_dim(make):
+    """As it would have at that width (Yang et al. 2022, table 8)."""
+    sizes = {"model_dim": 64, "positions": None}
+    for options, width, scale in (
+        ({}, 64, 8.0),
+        ({"base_dim": 16}, 16, 4.0),
+        ({"embedding_scale": 0.5}, 64, 0.5),
+        ({"base_dim": 16, "embedding_scale": 0.5}, 16, 0.5),
+    ):
+        embedding, vectors = embedded(make(**sizes, **options))
+        table = ops.convert_to_numpy(embedding.embeddings)
+        assert table.std() == pytest.approx(width**-0.5, rel=0.1)
+        np.testing.assert_allclose(vectors[0, 0], scale * table[5], rtol=1e-5)
+
+
+DROPPING = {
+    "translation": lambda **options: translation_model(30, **options),
+    "recurrent": lambda **options: models.TranslationRNN(30, model_dim=8, **options),
+    "language": lambda **options: models.LanguageModel(30, model_dim=8, **options),
+    "encoder": lambda **options: models.EncoderModel(30, model_dim=8, **options),
+}
+
+
+@pytest.mark.backends("torch")
+@pytest.mark.parametrize("make", DROPPING.values(), ids=DROPPING)
+def test_embeddings_drop_while_training(make):
+    _, vectors = embedded(make(dropout=0.4), training=True)
+    assert 0.35 < (vectors == 0).mean() < 0.45
+    _, vectors = embedded(make(dropout=0.0), training=True)
+    assert vectors.all()
+
+
+@pytest.mark.backends("torch")
+def test_recurrences_drop_while_training(rng):
+    model = DROPPING["recurrent"](dropout=0.4)
+    x, state = rng.normal(size=(20, 9, 8)), rng.normal(size=(20, 16))
+    source = rng.normal(size=(20, 9, 16))
+    encoded, _ = model.get_layer("encoder")(x, training=True)
+    decoded = model.get_layer("decoder")(x, source, state, training=True)
+    for output in (encoded, decoded):
+        assert 0.35 < (ops.convert_to_numpy(output) == 0).mean() < 0.45
+
+
+@pytest.mark.backends("torch")
+@pytest.mark.parametrize("make", ["translation", "language", "encoder"])
+def test_all_norms_have_the_epsilon(make):
+    model = DROPPING[make](epsilon=0.25, embedding_norm=True)
+    norms = [part for part in layers_of(model) if hasattr(part, "epsilon")]
+    assert len(norms) > 4
+    assert {part.epsilon for part in norms} == {0.25}
 
 
 def test_a_recipe_hands_its_model_s_factors_to_its_optimizer():
