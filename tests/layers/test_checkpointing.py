@@ -1,5 +1,7 @@
 """Gradient checkpointing changes the memory of training, and nothing else."""
 
+import functools
+
 import keras
 import numpy as np
 import pytest
@@ -189,12 +191,16 @@ def test_a_decoder_alone_in_a_stack_gives_the_same():
 
 
 @pytest.mark.backends("torch")  # It sees what torch keeps.
-def test_a_decoder_alone_in_a_stack_keeps_little():
+@pytest.mark.parametrize("mask", [None, np.ones((4, 64), bool)], ids=["", "mask"])
+def test_a_decoder_alone_in_a_stack_keeps_little(mask):
+    """Also with a mask, with which a stack may leave out padding instead."""
+
     def kept_bytes(gradient_checkpointing):
         block = layers.DecoderBlock(
             2, 32, gradient_checkpointing=gradient_checkpointing
         )
-        return bytes_kept(layers.TransformerStack([block]), (4, 64, WIDTH))
+        stack = functools.partial(layers.TransformerStack([block]), mask=mask)
+        return bytes_kept(stack, (4, 64, WIDTH))
 
     assert kept_bytes(True) < 0.2 * kept_bytes(False)
 
