@@ -93,6 +93,13 @@ def test_the_best_third_of_a_rung_goes_on():
     assert Standing(plan(), known).next_step() == Step(0)
 
 
+def test_the_best_third_has_the_largest_scores_where_more_is_better():
+    known = [record(number, [score]) for number, score in enumerate((3.0, 4.0, 2.0))]
+    standing = Standing(plan(direction="max"), known)
+    assert standing.leader is known[1]
+    assert standing.next_step() == Step(1, "1")
+
+
 def test_what_acts_late_competes_with_its_like():
     values = {"values": {"dropout": 0.1}}
     late = {"values": {"dropout": 0.3}}
