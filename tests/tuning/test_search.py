@@ -17,6 +17,7 @@ from keras_seqattn.tuning import (
     clock,
     halving,
     latency,
+    objective,
     oracles,
     records,
     settings,
@@ -69,6 +70,16 @@ def test_the_best_is_the_best_in_the_direction_of_the_objective(study, objective
     row = found.table().loc[scores == best].iloc[0]
     assert hp.values["num_heads"] == row["num_heads"]
     assert found.best_trial.trial_id == str(row["trial"])
+
+
+def test_each_score_has_its_direction():
+    directions = {
+        name: objective.of_translation(name).direction
+        for name in ("val_loss", "val_token_crossentropy", "val_perplexity")
+    }
+    assert set(directions.values()) == {"min"}
+    for name in ("val_bleu", "val_chrf"):
+        assert objective.of_translation(name).direction == "max"
 
 
 def test_what_is_over_budget_is_not_built(study, monkeypatch):
