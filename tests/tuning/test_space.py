@@ -373,6 +373,8 @@ def test_what_cannot_grow():
             own = base | {name: options}
             assert can_grow(own, own | {"num_heads": 4}) == grows
     assert not can_grow(base | {"encoder_layers": 2}, base)
+    of_width = base | {"key_dim": None}  # Heads of another width for each number.
+    assert not can_grow(of_width, of_width | {"num_heads": 4})
     assert can_grow(base | {"dropout": 0.1}, base | {"dropout": 0.3})
     pairs = itertools.product([{"num_heads": 4}, {"encoder_layers": 3}], repeat=2)
     assert all(can_grow(base, base | one | other) for one, other in pairs)
