@@ -1,5 +1,6 @@
 """Workers without a heartbeat lose their trials; the others wait for them."""
 
+import io
 import types
 
 import pytest
@@ -148,6 +149,27 @@ def test_a_worker_that_worked_is_started_again_more_often(
         processes._supervise(group, tmp_path, ["worker0"])
     most = processes.MOST_DEATHS if has_begun else processes.MOST_EARLY_DEATHS
     assert group.starts == most + 1
+
+
+def test_workers_share_the_devices_and_the_chief_has_none(monkeypatch):
+    started = {}
+
+    def popen(command, env, **options):
+        started[env["KERASTUNER_TUNER_ID"]] = env
+        return types.SimpleNamespace(pid=0, stdin=io.BytesIO())
+
+    monkeypatch.setattr(processes.subprocess, "Popen", popen)
+    set_affinity = "sched_setaffinity"
+    monkeypatch.setattr(processes.os, set_affinity, lambda *_: None, raising=False)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,5")
+    group = processes.ProcessGroup(types.SimpleNamespace(workers=3))
+    for name in ("chief", "worker0", "worker1", "worker2"):
+        group.start(name)
+    devices = {name: env["CUDA_VISIBLE_DEVICES"] for name, env in started.items()}
+    assert devices == {"chief": "", "worker0": "3", "worker1": "5", "worker2": "3"}
+    for env in started.values():  # None takes all of a device's memory.
+        assert env["XLA_PYTHON_CLIENT_PREALLOCATE"] == "false"
+        assert env["TF_FORCE_GPU_ALLOW_GROWTH"] == "true"
 
 
 @pytest.mark.parametrize(
