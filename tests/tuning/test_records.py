@@ -59,6 +59,80 @@ def test_a_trial_that_continues_another_keeps_its_own_lock(tmp_path):
     assert (second.state / LOCK).read_text() == "of trial 1"
 
 
+def write_trial(folder, number, scores, status="completed", **fields):
+    """Writes the record of a trial, with an epoch of 2 seconds for each score."""
+    path = records.folder_of(folder, number)
+    record = records.TrialRecord(str(number), status, path=path, **fields)
+    for epoch, score in enumerate(scores):
+        record.note_epoch(epoch, {}, score, "min", 2.0)
+    record.save()
+    return record
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """The folder of a study without trials."""
+    for name in ("study.json", "clock.json"):
+        records.write_json(tmp_path / name, FILES[name])
+    return tmp_path
+
+
+def test_an_epoch_that_ended_forgives_the_starts_before_it(tmp_path):
+    record = write_trial(tmp_path, 0, [], starts=12, fruitless_starts=9)
+    record.note_epoch(0, {}, 1.0, "min", 2.0)
+    assert (record.starts, record.fruitless_starts) == (12, 0)
+
+
+def test_a_trial_that_failed_has_no_score_in_the_table(folder):
+    write_trial(folder, 0, [3.0])
+    write_trial(folder, 1, [1.0], status="nan")
+    write_trial(folder, 2, [2.0], status="stopped")
+    table = Study(folder).table()
+    assert table["score"].isna().tolist() == [False, True, False]
+    assert table["epochs"].tolist() == [1, 1, 1]
+    assert Study(folder).best_trial.trial_id == "2"
+
+
+def test_time_without_a_training_is_idle(folder):
+    records.write_json(folder / "clock.json", {"seconds": 11.0})
+    write_trial(folder, 0, [3.0, 2.0])
+    write_trial(folder, 1, [3.0], status="failed")
+    study = Study(folder)
+    assert (study.seconds, study.idle_seconds) == (11.0, 5.0)
+
+
+def test_a_study_doubts_few_epochs_and_few_trials(folder):
+    write_trial(folder, 0, [3.0, 2.0])
+    short, few = Study(folder).doubts()
+    assert short.startswith("No trial got 3 epochs, the longest had 2")
+    assert few.startswith("Fewer than 15 trials were trained for equally many epochs")
+    write_trial(folder, 0, [3.0, 2.0, 1.0])
+    assert Study(folder).doubts() == [few]
+    # Together with the trial that it continues it is one training.
+    write_trial(folder, 1, [3.0, 2.0, 1.0, 1.0], inherited_epochs=3)
+    for number in range(2, 15):
+        write_trial(folder, number, [3.0, 2.0, 1.0])
+    assert Study(folder).doubts() == [few]
+    write_trial(folder, 15, [3.0, 2.0, 1.0])
+    assert Study(folder).doubts() == []
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        lambda number: {"kind": "abcd"[number % 4]},
+        lambda number: {"kind": 0.0} if number % 4 < 2 else {},
+    ],
+    ids=["a name", "active or not"],
+)
+def test_what_is_no_number_may_matter_too(folder, values):
+    for number in range(16):
+        own = {"idle": number // 4, **values(number)}
+        write_trial(folder, number, [float(number % 4)], values=own)
+    shares = Study(folder).importance()
+    assert [*shares] == ["kind", "idle"] and shares["kind"] > 0.8
+
+
 def test_what_the_score_depends_on_is_what_mattered(tmp_path):
     records.write_json(tmp_path / "study.json", FILES["study.json"])
     for number in range(16):
