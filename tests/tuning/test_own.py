@@ -1,9 +1,11 @@
 """`tune`: studies of a user's own `build(hp)`."""
 
+import dataclasses
 import functools
 import itertools
 import sys
 import warnings
+from types import SimpleNamespace
 
 import keras
 import keras_tuner
@@ -472,6 +474,55 @@ def test_an_epoch_without_a_validation_has_its_own_weights(tmp_path):
         **{"epochs": 3, "callbacks": [state]},
     )
     np.testing.assert_equal(model.get_weights(), saved)
+
+
+def test_an_epoch_keeps_no_weights_of_the_one_before(tmp_path):
+    """Of one that was validated but not the best, whose weights were left."""
+    model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
+    model.compile()
+    record = records.TrialRecord("0", path=tmp_path)
+    callback = trials.SaveScoredWeights(record)
+    callback.set_model(model)
+    for epoch, has_validation in ((0, True), (1, False)):
+        callback.on_epoch_begin(epoch)
+        model.set_weights([np.full((1, 1), 1.0 + epoch), np.zeros(1)])
+        if has_validation:
+            callback.on_test_end()
+        callback.on_epoch_end(epoch)
+    with records.without_optimizer(model):
+        model.load_weights(record.last_weights)
+    assert model.get_weights()[0] == 2.0
+
+
+@pytest.fixture
+def recorded(tmp_path):
+    """A trial of which an epoch took 5 seconds, where 4 are left, and its recorder."""
+    record = records.TrialRecord("0", path=tmp_path, owner="worker0")
+    record.note_epoch(0, {}, 1.0, "min", 5.0)
+    settings = SimpleNamespace(
+        clock=SimpleNamespace(left=lambda: 4.0, elapsed=lambda: 6.0),
+        task=SimpleNamespace(score=lambda name, logs, record: logs[name]),
+        objective=SimpleNamespace(direction="min"),
+        score_name="val_loss",
+    )
+    return record, settings.clock, trials.Recorder(record, settings, None)
+
+
+def test_no_epoch_begins_that_would_not_end_in_time(recorded):
+    _, clock, recorder = recorded
+    with pytest.raises(trials.OutOfTime, match="no time is left for another epoch"):
+        recorder.on_epoch_begin(1)
+    clock.left = lambda: 6.0
+    recorder.on_epoch_begin(1)
+
+
+def test_a_trial_that_another_worker_has_taken_over_is_left_to_it(recorded):
+    record, _, recorder = recorded
+    dataclasses.replace(record, owner="worker1").save()
+    with pytest.raises(trials.SearchInterrupted, match="trial 0 is now run by worker1"):
+        recorder.on_epoch_end(1, {"val_loss": 0.5})
+    kept = records.TrialRecord.load(record.path)
+    assert (kept.owner, len(kept.epochs)) == ("worker1", 1)
 
 
 class Several(keras_tuner.Objective):
