@@ -352,6 +352,22 @@ def test_positions_in_attention_go_with_the_order_of_the_source(rng, positions):
     assert own.positions is not None and own.sliding_window == 9
 
 
+@pytest.mark.backends("torch")
+def test_an_attention_of_the_decoder_is_that_of_its_self_attention_alone():
+    model = small(attention={"scale": 0.3}, decoder_attention={"scale": 0.7})
+    scales = {
+        (name, kind): residual.sublayer.scale
+        for name in ("encoder_0", "decoder_0")
+        for kind in ("attention", "cross")
+        if (residual := getattr(model.get_layer(name), f"{kind}_residual")) is not None
+    }
+    assert scales == {
+        ("encoder_0", "attention"): 0.3,
+        ("decoder_0", "attention"): 0.7,
+        ("decoder_0", "cross"): 0.3,
+    }
+
+
 @pytest.mark.slow_on("tensorflow", "jax")
 def test_stochastic_depth_rises_to_the_last_block():
     model = small(
