@@ -425,6 +425,21 @@ def test_padding_is_the_given_id_or_the_model_s():
 
 
 @pytest.mark.backends("torch")
+def test_what_few_tokens_show_is_found_in_padding_too():
+    """In a model without a table, of which the vocabulary must be given."""
+    ids, mask = (keras.Input((L,), dtype="int32", name=name) for name in ("ids", "m"))
+    leak = Apply(lambda given: given[0] * given[1] + ops.any(given[0] == 8))
+    model = keras.Model([ids, mask], leak((ids, mask)))
+    options = {"masks": {"ids": "m"}, "vocabulary_size": V, "extra": 0}
+    inputs = [IDS, IDS > 0]
+    report = audit.check_padding_invariance(model, inputs, num_draws=30, **options)
+    assert (report.ok, report.position) == (False, 0)
+    right = Apply(lambda given: given[0] * given[1])
+    model = keras.Model([ids, mask], right((ids, mask)))
+    assert audit.check_padding_invariance(model, inputs, **options).ok
+
+
+@pytest.mark.backends("torch")
 def test_an_amount_that_counts_in_training_alone_is_found():
     class Averaged(keras.layers.Layer):
         def call(self, x, training=None):
