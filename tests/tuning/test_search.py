@@ -788,6 +788,7 @@ def test_a_budget_of_another_kind_continues_a_study(study):
         ({"max_seconds": 0}, "`max_seconds` must be .*max_seconds=0"),
         ({"epochs": 0}, "`epochs` must be .*epochs=0"),
         ({"workers": 0}, "`workers` must be .*workers=0"),
+        ({"finish": 0.5}, "`finish` must be 0.0 where `max_seconds` is None.*=0.5"),
         (
             {"vocabulary_size": (50, 40)},
             r"`vocabulary_size` must be one integer.*vocabulary_size=\(50, 40\)",
