@@ -347,13 +347,17 @@ def test_a_trial_goes_on_with_the_compiled_model(algorithm, tmp_path, monkeypatc
     assert all_builds == len(known) == builds + went_on > builds
 
 
-def test_the_first_epochs_of_a_trial_may_train_both_directions():
+@pytest.mark.parametrize(
+    ("options", "asked"), [({}, 2), ({"bidirectional_epochs": 2}, 1)]
+)
+def test_the_first_epochs_of_a_trial_may_train_both_directions(options, asked):
+    """As many as the trial asks for, or the options of the study, if these are more."""
     lines = [["a" * n for n in range(1, 9)], ["b" * n for n in range(1, 9)]]
-    corpus = Corpus(lines, lines, {}, {}, seed=0)
+    corpus = Corpus(lines, lines, options, {}, seed=0)
     tokenizer = ks.text.ByteTokenizer()
     corpus.tokenizer = lambda size: tokenizer
     (a,), (b,) = tokenizer.tokenize(["a", "b"])
-    batches, validation = corpus.batches(300, bidirectional_epochs=2)
+    batches, validation = corpus.batches(300, bidirectional_epochs=asked)
 
     def begin(batches):
         begins = [np.array(inputs["source_ids"])[:, 0] for inputs, _ in batches]
