@@ -8,8 +8,9 @@ languages and currencies in 24 languages of the Latin alphabet are those of Unic
 CLDR, which the package Babel ships. All names of one code are in the same part, so that
 the test names things that training has not seen. The model, of `EncoderBlock`s over
 characters, is made by an ordinary `build(hp)` that asks `tuning.attention_choices` for
-heads and depth. Every system has the same minutes, compilation included. It is judged
-by the test accuracy of its model with the best validation accuracy:
+heads and depth. Every system has the same minutes, compilation included, and a new seed
+in each of `--rounds`. It is judged by the test accuracy of its model with the best
+validation accuracy:
 
 - defaults: the values that `hp` has by default, trained for the whole time.
 - tuned: `tuning.tune` over that `build(hp)`.
@@ -18,6 +19,7 @@ by the test accuracy of its model with the best validation accuracy:
 """
 
 import hashlib
+import itertools
 import math
 import tempfile
 
@@ -146,15 +148,16 @@ def work(arguments):
     from keras_seqattn import training
 
     training.keep_freed_memory()
-    keras.utils.set_random_seed(0)
-    names = load_names(arguments.languages)
+    names, seeds = load_names(arguments.languages), itertools.count()
     build = make_build(arguments.languages)
     run = {"defaults": run_defaults, "tuned": run_tuned}
     run = run.get(arguments.system, run_tuner)
 
     def answer(seconds):
+        seed = next(seeds)  # a new one for each round
+        keras.utils.set_random_seed(seed)
         with tempfile.TemporaryDirectory() as folder:
-            model, trials, chosen = run(arguments, build, names, seconds, folder)
+            model, trials, chosen = run(arguments, build, names, seconds, folder, seed)
             if model is None:
                 return dict.fromkeys(("test", "validation", "parameters"), 0) | {
                     "trials": trials,
@@ -179,7 +182,7 @@ def options_of_fit(names):
     return {"validation_data": names["val"], "batch_size": BATCH_SIZE}
 
 
-def run_defaults(arguments, build, names, seconds, folder):
+def run_defaults(arguments, build, names, seconds, folder, seed):
     """Trains with the default values; returns the model of the best epoch."""
     import keras_tuner
 
@@ -190,7 +193,7 @@ def run_defaults(arguments, build, names, seconds, folder):
     return model, 1, hp.values if model else {}
 
 
-def run_tuned(arguments, build, names, seconds, folder):
+def run_tuned(arguments, build, names, seconds, folder, seed):
     """Runs our study; returns its best model."""
     from keras_seqattn import tuning
     from keras_seqattn.tuning import records
@@ -203,6 +206,7 @@ def run_tuned(arguments, build, names, seconds, folder):
         batch_size=BATCH_SIZE,
         max_seconds=seconds,
         directory=folder,
+        seed=seed,
         verbose=False,
     )
     if not any(record.epochs for record in records.load_records(folder)):
@@ -211,14 +215,15 @@ def run_tuned(arguments, build, names, seconds, folder):
     return study.best_model(), len(study.table()), chosen
 
 
-def run_tuner(arguments, build, names, seconds, folder):
+def run_tuner(arguments, build, names, seconds, folder, seed):
     """Runs one of KerasTuner's tuners; returns the model of the best trial."""
     import keras_tuner
 
     objective = keras_tuner.Objective(SCORE, "max")
     options = options_of_fit(names) | {"epochs": arguments.epochs}
+    data = names["train"]
     model, _, trials, chosen = search(
-        arguments.system, build, objective, names["train"], options, seconds, folder
+        arguments.system, build, objective, data, options, seconds, folder, seed
     )
     chosen = {name: chosen[name] for name in chosen if not name.startswith("tuner/")}
     return model, trials, chosen

@@ -67,7 +67,7 @@ def test_defaults_without_a_whole_epoch_have_no_model(tmp_path):
         return model
 
     names = dict.fromkeys(("train", "val"), (np.ones((2, 1)), np.ones((2, 1))))
-    assert own_model.run_defaults(None, build, names, 0, tmp_path) == (None, 1, {})
+    assert own_model.run_defaults(None, build, names, 0, tmp_path, 0) == (None, 1, {})
 
 
 @pytest.mark.parametrize(
