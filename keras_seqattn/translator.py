@@ -5,7 +5,7 @@ import itertools
 import math
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import keras
 import numpy as np
@@ -39,7 +39,7 @@ from keras_seqattn.scheduling.generation import (
     source_limit,
 )
 from keras_seqattn.scheduling.scoring import score_lists
-from keras_seqattn.scheduling.static import pad_to_length, padded_length
+from keras_seqattn.sentence_attention import AttentionWeights, attention_weights
 from keras_seqattn.terminology import Terms, continuing_ids
 from keras_seqattn.text_model import (
     SPECIAL_IDS,
@@ -53,40 +53,6 @@ from keras_seqattn.text_model import (
 SOURCES = ("lines", "sources", "source")
 # Lines that `stream` holds at once: enough to batch lines of similar length.
 LINES_IN_A_BLOCK = 4096
-
-
-class AttentionWeights(NamedTuple):
-    """The attention of each token of one sentence.
-
-    Attributes:
-        source_tokens: List of S strings that were attended to, the end of the sentence
-            last. In the decoder's self-attention these are the tokens that each step
-            has read, the start token first.
-        target_tokens: List of T strings that attended, the end last. In the decoder
-            row t is the step that predicted `target_tokens[t]`.
-        weights: Float32 array `(layers, heads, T, S)`. A row sums to 1.
-    """
-
-    source_tokens: list[str]
-    target_tokens: list[str]
-    weights: np.ndarray
-
-    def alignment(self) -> list[tuple[int, int]]:
-        """Returns for each target token the source token with the most attention.
-
-        The attention is averaged over all layers and heads.
-
-        Returns:
-            List of T pairs (target index, source index).
-
-        Example:
-            >>> import numpy as np
-            >>> weights = np.array([[[[0.2, 0.8], [0.9, 0.1]]]], "float32")
-            >>> AttentionWeights(["a", "b"], ["B", "A"], weights).alignment()
-            [(0, 1), (1, 0)]
-        """
-        mean = self.weights.mean(axis=(0, 1))
-        return [(row, int(column)) for row, column in enumerate(mean.argmax(axis=1))]
 
 
 class Translator(TextModel):
@@ -592,13 +558,15 @@ class Translator(TextModel):
         arguments.text("source", source)
         arguments.text("target", target, optional=True)
         (source_ids,) = self._tokenize("source", _checked_lines("source", [source]))
-        inputs = np.array([source_ids], "int32")
         if target is None and not source.strip():
             target_ids = []  # An empty line is not searched.
         elif target is None:
             forced = forced_prefixes(self.target_tokenizer, 1)
             found = decoding.generate(
-                self.model, inputs, without_scores(self.search), prefix=forced
+                self.model,
+                np.array([source_ids], "int32"),
+                without_scores(self.search),
+                prefix=forced,
             )
             # The start token, which the model reads too, counts in its limit.
             limit = length_limit(self.model)
@@ -606,25 +574,12 @@ class Translator(TextModel):
         else:
             (ended,) = self._tokenize("target", _checked_lines("target", [target]))
             target_ids = ended[:-1]
-        read = np.array([[self.model.start_id, *target_ids]], "int32")
-        # To few lengths, since JAX compiles each operation anew for a shape.
-        padded = (
-            pad_to_length(
-                ids, padded_length(self.model, ids.shape[1]), self.model.pad_id
-            )
-            for ids in (inputs, read)
+        return attention_weights(
+            self.model,
+            (self.source_tokenizer, self.target_tokenizer),
+            (source_ids, target_ids),
+            kind,
         )
-        scores = self.model.attention_scores(*padded, kind)
-        weights = keras.ops.convert_to_numpy(scores)[0]
-        sources = _pieces(self.source_tokenizer, source_ids[:-1])
-        targets = _pieces(self.target_tokenizer, target_ids)
-        looking, seen = {
-            "cross": (targets, sources),
-            "encoder": (sources, sources),
-            "decoder": (targets, ["<s>", *targets[:-1]]),
-        }[kind]
-        weights = weights[..., : len(looking), : len(seen)].copy()
-        return AttentionWeights(seen, looking, weights)
 
     def compile_report(self) -> decoding.CompileReport:
         """Counts what was compiled for this translator's searches.
@@ -720,19 +675,3 @@ def _checked_lines(name, given, first=0, **partner):
                 f"Received: {name} of {len(lines)} lines."
             )
     return [line.rstrip("\r\n") for line in lines]
-
-
-def _pieces(tokenizer, ids):
-    """Returns the text of each token of a sentence, and a mark for its end.
-
-    A token that is no text of its own, such as one byte of several, is called as the
-    tokenizer calls it: "<0xC3>".
-    """
-    texts = tokenizer.detokenize([[token] for token in ids])
-    names = getattr(tokenizer, "pieces", getattr(tokenizer, "vocabulary", None))
-    if names is not None:
-        texts = [
-            text if text and "\ufffd" not in text else names[token]
-            for text, token in zip(texts, ids, strict=True)
-        ]
-    return [*texts, "</s>"]

@@ -11,7 +11,7 @@ import pytest
 from keras_seqattn import plotting
 from keras_seqattn.plotting import fonts
 from keras_seqattn.plotting.tokens import readable
-from keras_seqattn.translator import AttentionWeights
+from keras_seqattn.sentence_attention import AttentionWeights
 
 pytestmark = pytest.mark.backends("torch")
 

@@ -15,7 +15,7 @@ import pytest
 
 import keras_seqattn as ks
 from keras_seqattn import files
-from keras_seqattn.translator import AttentionWeights
+from keras_seqattn.sentence_attention import AttentionWeights
 from tests.small import translation_model
 
 pytestmark = pytest.mark.backends("torch")

@@ -316,7 +316,7 @@ def test_an_alignment_is_by_the_mean_of_all_layers_and_heads():
     """No layer and no head alone tells it."""
     first = np.array([[[0.9, 0.4], [1.0, 0.1]], [[0.0, 0.9], [0.2, 0.8]]])
     weights = np.stack([first, 1.0 - first], axis=-1)  # (layers, heads, T, S)
-    looked = ks.translator.AttentionWeights(["a", "b"], ["B", "A"], weights)
+    looked = ks.sentence_attention.AttentionWeights(["a", "b"], ["B", "A"], weights)
     assert looked.alignment() == [(0, 0), (1, 0)]
 
 

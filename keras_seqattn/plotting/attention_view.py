@@ -13,7 +13,7 @@ from keras_seqattn.annotations import ArrayLike, Lines
 from keras_seqattn.plotting import attention_page, tokens
 
 if TYPE_CHECKING:
-    from keras_seqattn.translator import AttentionWeights
+    from keras_seqattn.sentence_attention import AttentionWeights
 
 
 # One byte holds a weight to within 0.002: 12 layers of 16 heads over 64 x 64 tokens

@@ -25,7 +25,7 @@ from keras_seqattn.plotting.tokens import panels_of, readable
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from keras_seqattn.translator import AttentionWeights
+    from keras_seqattn.sentence_attention import AttentionWeights
 
 
 # Labels of the axes; any other column is labelled by its name.

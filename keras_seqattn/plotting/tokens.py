@@ -10,7 +10,7 @@ from keras_seqattn import arguments
 from keras_seqattn.annotations import ArrayLike, Lines
 
 if TYPE_CHECKING:
-    from keras_seqattn.translator import AttentionWeights
+    from keras_seqattn.sentence_attention import AttentionWeights
 
 
 def panels_of(
