@@ -136,7 +136,8 @@ def train_rows(arguments):
         folder = arguments.folder / name
         if not read(folder):
             rounds.note(f"{name}: {folder}")
-            run(recipe_of(name, arguments), train, validation, folder)
+            recipe = recipe_of(name, arguments.epochs, arguments.lengths)
+            run(recipe, train, validation, folder)
 
 
 def train_together(arguments):
@@ -153,18 +154,18 @@ def train_together(arguments):
         list(pool.map(train, arguments.rows))
 
 
-def recipe_of(name, arguments):
-    """Returns the recipe of a row."""
+def recipe_of(name, epochs, lengths=None):
+    """Returns the recipe of a row; `lengths` replace its bucket lengths."""
     from keras_seqattn.recipes import RECIPES
 
     recipe = RECIPES["multi30k"]
     changes, model, _ = ROWS[name]
     model = {**recipe.model.options(), "positions": "sinusoidal", **model}
-    changes = {"epochs": arguments.epochs, **changes}
+    changes = {"epochs": epochs, **changes}
     if "bidirectional_epochs" in changes:  # a third of them
-        changes["bidirectional_epochs"] = arguments.epochs // 3
-    if arguments.lengths:
-        changes["bucket_lengths"] = tuple(arguments.lengths)
+        changes["bidirectional_epochs"] = epochs // 3
+    if lengths:
+        changes["bucket_lengths"] = tuple(lengths)
     return dataclasses.replace(recipe, model=model, **changes)
 
 
@@ -182,25 +183,36 @@ def load(arguments, split):
     return tuple(side[: arguments.pairs] for side in lines)
 
 
-def run(recipe, train, validation, folder):
-    """Trains a row, resuming it if it was stopped, and writes its scores."""
+def prepare(recipe, train):
+    """Returns the tokenizer, the batches and the model of a row."""
     import keras
 
-    from keras_seqattn import Translator, training
+    from keras_seqattn import training
     from keras_seqattn.text import SentencePieceTokenizer, translation_batches
 
     training.keep_freed_memory()
-    keras.backend.clear_session()
     keras.utils.set_random_seed(0)
     tokenizer = SentencePieceTokenizer.train(
         [*train[0], *train[1]], recipe.vocabulary_size
     )
     batches = translation_batches(*train, tokenizer, seed=0, **recipe.batch_options())
-    options = recipe.batch_options(training=False)
-    scored = translation_batches(*validation, tokenizer, shuffle=False, **options)
     model = recipe.make_model(
         tokenizer.vocabulary_size, pieces=tokenizer.pieces if recipe.views else None
     )
+    return tokenizer, batches, model
+
+
+def run(recipe, train, validation, folder):
+    """Trains a row, resuming it if it was stopped, and writes its scores."""
+    import keras
+
+    from keras_seqattn import Translator, training
+    from keras_seqattn.text import translation_batches
+
+    keras.backend.clear_session()
+    tokenizer, batches, model = prepare(recipe, train)
+    options = recipe.batch_options(training=False)
+    scored = translation_batches(*validation, tokenizer, shuffle=False, **options)
     folder.mkdir(parents=True, exist_ok=True)
     history = folder / "history.csv"
 
