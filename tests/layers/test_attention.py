@@ -691,7 +691,7 @@ def test_layer_says_what_is_wrong(arguments, message):
 
 
 @pytest.mark.parametrize("kernel", KERNELS)
-@pytest.mark.parametrize("lowest", [-np.inf, np.finfo("float32").min])
+@pytest.mark.parametrize("lowest", [-np.inf, np.finfo("float32").min, -1e30])
 def test_a_bias_that_hides_a_pair_is_a_mask(rng, kernel, lowest):
     query, key, value, *_ = draw(rng)
     bias = rng.normal(size=(1, H, T, S)).astype("float32")
