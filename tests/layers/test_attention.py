@@ -714,6 +714,26 @@ def test_a_bias_that_hides_a_pair_is_a_mask(rng, kernel, lowest):
 
 
 @pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize("rank", [1, 2, 3])
+def test_a_bias_without_the_first_axes_is_the_same_along_them(rng, kernel, rank):
+    """Of rank 3 it is `(H, T, S)`, where a mask is `(B, T, S)`; B equals H here."""
+    query, key, value, *_ = draw(rng)
+    query, key, value = (x[:, :, :B] for x in (query, key, value))
+    bias = rng.normal(size=(B, T, S)[3 - rank :]).astype("float32")
+    bias[rng.random(bias.shape) < 0.3] = -np.inf
+    every = np.broadcast_to(bias, (B, B, T, S))
+    output, expected = (
+        numpy(
+            layers.dot_product_attention(
+                query, key, value, bias=x, implementation=kernel
+            )
+        )
+        for x in (bias, every)
+    )
+    np.testing.assert_allclose(output, expected, atol=1e-6)
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
 def test_the_result_has_the_dtype_of_the_query(rng, kernel):
     query, key, value, *_ = draw(rng)
     output = layers.dot_product_attention(
