@@ -17,7 +17,7 @@ from tests import oracle
 from tests.differentiate import upstream_gradient, values_and_gradients
 from tests.evaluate import examples, numpy
 from tests.layers.largest import largest_tensor
-from tests.pairs import each_case, every_pair
+from tests.pairs import each_case, each_variant, every_pair, named
 
 B, T, S, H, K, V = 2, 7, 9, 4, 6, 3
 OPTIONS = {
@@ -270,6 +270,37 @@ def test_dropout_is_drawn_again_in_the_backward_pass():
     upstream = np.moveaxis(upstream_gradient(output.shape), 1, 2)
     d_value = np.einsum("bhts,bhtv->bshv", weights / length, upstream)
     np.testing.assert_allclose(gradients[2], d_value, atol=1e-5)
+
+
+@each_variant("window", named(None, 4), on_jax=["4"])
+def test_gradients_with_dropout_are_those_of_the_weights_it_leaves(rng, window):
+    """Values are one-hot, so the output shows these weights."""
+    query = rng.normal(size=(1, T, 2, K)).astype("float32")
+    key = rng.normal(size=(1, S, 1, K)).astype("float32")
+    value = np.eye(S, dtype="float32")[None, :, None]
+    bias = rng.normal(size=(1, 2, T, S)).astype("float32")
+
+    def attend(query, key, value, bias):
+        options = {"dropout": 0.4, "seed": 3, "block_length": 4, "window": window}
+        return chunked_attention(query, key, value, bias=bias, **options)
+
+    output, gradients = values_and_gradients(attend, [query, key, value, bias])
+    left = np.moveaxis(output, 2, 1)  # (1, H, T, S)
+    options = {"bias": bias, "scale": 1.0, "window": window}
+    weights = oracle.attention_scores(query, key, **options)
+    factors = np.divide(left, weights, out=0.0 * weights, where=weights > 0.0)
+    assert {round(x, 3) for x in np.unique(factors)} == {0.0, round(1 / 0.6, 3)}
+    upstream = np.moveaxis(upstream_gradient(output.shape), 2, 1)
+    d_weights = factors * upstream
+    d_scores = weights * (d_weights - np.sum(weights * d_weights, -1, keepdims=True))
+    expected = (
+        np.einsum("bhts,bsgk->bthk", d_scores, key),
+        np.einsum("bhts,bthk->bsk", d_scores, query)[:, :, None],
+        np.einsum("bhts,bhtv->bsv", left, upstream)[:, :, None],
+        d_scores,
+    )
+    for gradient, right in zip(gradients, expected, strict=True):
+        np.testing.assert_allclose(gradient, right, atol=1e-5)
 
 
 def test_dropout_has_the_mean_of_none_and_another_draw_each_time(rng):
