@@ -22,7 +22,7 @@ from tests.pairs import each_case, each_variant, every_pair, named
 B, T, S, H, K, V = 2, 7, 9, 4, 6, 3
 OPTIONS = {
     "mask": [None, "keys", "heads"],
-    "bias": [None, "keys", "heads", "distances"],
+    "bias": [None, "keys", "heads", "distances", "shared distances"],
     "causal": [False, True],
     "window": [None, 3],
     "offset": [0, 2],
@@ -31,7 +31,10 @@ OPTIONS = {
 }
 EVERY_OPTION = {
     "mask": [None, "keys", "queries", "pairs", "heads"],
-    "bias": [None, "keys", "shared", "heads", "row", "distances"],
+    "bias": [
+        *(None, "keys", "shared", "heads", "row"),
+        *("distances", "shared distances"),
+    ],
     "causal": [False, True],
     "window": [None, 1, 3, 20],
     "offset": [0, 2, -3],
@@ -52,6 +55,7 @@ BIASES = {
     "heads": (B, H, T, S),
     "row": (S,),
     "distances": (H, T + S - 1),
+    "shared distances": (1, T + S - 1),
 }
 
 
@@ -68,7 +72,7 @@ def draw(rng, groups=H, mask=None, bias=None):
 def check_case(rng, case, mode="eager"):
     case = dict(case)
     block_length = case.pop("block_length")
-    by_distance = case["bias"] == "distances"
+    by_distance = case["bias"] in ("distances", "shared distances")
     query, key, value, mask, bias = draw(
         rng, *(case.pop(name) for name in ("groups", "mask", "bias"))
     )
