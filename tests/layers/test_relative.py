@@ -257,6 +257,26 @@ def test_a_head_learns_its_own_bias(rng):
     assert set(learned.tolist()) == used
 
 
+def test_a_head_learns_the_same_bias_whichever_kernel_runs(rng):
+    x = rng.normal(size=(2, 5, 8)).astype("float32")
+    learned = []
+    for implementation in ("explicit", "fused", "chunked"):
+        keras.utils.set_random_seed(0)
+        bias = layers.RelativeBias(8, 4)
+        attention = layers.MultiHeadAttention(
+            2, 4, positions=bias, implementation=implementation
+        )
+        inputs = keras.Input((5, 8))
+        model = keras.Model(inputs, attention(inputs, inputs))
+        model.compile(keras.optimizers.SGD(1.0), "mse", jit_compile=JIT)
+        before = numpy(bias.table.value).copy()
+        model.train_on_batch(x, x)
+        learned.append(numpy(bias.table.value) - before)
+    assert np.abs(learned[0]).max() > 1e-3
+    np.testing.assert_allclose(learned[1], learned[0], atol=1e-5)
+    np.testing.assert_allclose(learned[2], learned[0], atol=1e-5)
+
+
 # ALiBi.
 
 
