@@ -216,6 +216,27 @@ def test_a_model_learns_the_same(jit_compile):
     assert losses[2] < losses[0]
 
 
+@pytest.mark.parametrize("blocks", ["encoder", "decoder"])
+def test_attention_drops_the_same_weights(blocks):
+    """Those of all positions are drawn, whether padding is left out or not."""
+    mask = mask_of("some")
+    memory = {"memory": X, "memory_mask": mask[::-1]} if blocks == "decoder" else {}
+
+    def output(unpad, training=True):
+        keras.utils.set_random_seed(0)
+        options = {"attention_dropout": 0.5, "attention": {"seed": 5}}
+        if memory:
+            options["cross_attention"] = {"seed": 6}
+        kind = layers.DecoderBlock if memory else layers.EncoderBlock
+        stack = layers.TransformerStack([kind(2, 6, **options)], unpad=unpad)
+        y = stack(X, mask=mask, training=training, **memory)
+        return ops.convert_to_numpy(y)[mask]
+
+    dropped = output(True)
+    np.testing.assert_allclose(dropped, output(False), atol=1e-5)
+    assert not np.allclose(dropped, output(True, training=False), atol=1e-2)
+
+
 def test_an_attention_of_another_class_is_given_all_positions():
     sizes = []
 
