@@ -139,6 +139,18 @@ def test_a_small_loss_may_vary():
     assert watch.diverged
 
 
+def test_a_loss_may_be_negative():
+    watch = begun()
+    for epoch, loss in enumerate((-8.0, -8.0, -5.7)):
+        watch.on_epoch_begin(epoch)
+        watch.on_train_batch_end(0, {"loss": loss})
+        watch.on_epoch_end(epoch, {"loss": loss})
+        assert not watch.diverged
+    watch.on_epoch_begin(3)
+    watch.on_train_batch_end(99, {"loss": -5.5})
+    assert watch.diverged
+
+
 def test_batches_that_a_resumed_epoch_skips_do_not_count():
     watch = begun()
     for epoch, skipped in ((0, 0), (1, 500)):
