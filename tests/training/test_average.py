@@ -260,6 +260,20 @@ def test_what_keeps_the_best_weights_would_keep_others(callback, option):
         model.fit(np.ones((4, 2)), np.ones(4), callbacks=callbacks, verbose=0)
 
 
+def test_what_keeps_the_weights_of_the_best_training_loss_goes_with_averages(tmp_path):
+    """It keeps what it says: that loss is of the trained weights."""
+    path, watch = tmp_path / "best.weights.h5", Watch()
+    options = {"save_best_only": True, "save_weights_only": True}
+    best = keras.callbacks.ModelCheckpoint(path, "loss", **options)
+    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+    model.compile(keras.optimizers.SGD(0.1), "mse")
+    callbacks = [CheckpointAverage(2), best, watch]
+    history = model.fit(X, Y, epochs=3, callbacks=callbacks, verbose=0)
+    assert np.argmin(history.history["loss"]) == 2
+    model.load_weights(path)
+    np.testing.assert_equal(model.get_weights(), watch.trained[2])
+
+
 @pytest.mark.slow_on("tensorflow")
 @pytest.mark.backends("torch", "tensorflow")
 def test_a_further_fit_begins_at_the_schedule_free_average():
