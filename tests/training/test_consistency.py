@@ -135,6 +135,18 @@ def test_loss_and_gradients_are_the_float64_loop(labels, pieces, mode):
     )
 
 
+def test_a_pair_stays_within_a_block_that_has_room_for_an_odd_number(monkeypatch):
+    """88 tokens are paired, and 65 rows would be as many as fit."""
+    monkeypatch.setattr("keras_seqattn.training.crossentropy.BLOCK_LOGITS", 65 * V)
+    loss = MaskedCrossentropy(SMOOTHING, consistency=ALPHA)
+    hidden, weights = HIDDEN[: len(COPIES)], WEIGHTS[: len(COPIES)]
+    value, _ = expected(COPIES, weights, list(equal_rows(COPIES)))
+    logits = hidden @ KERNEL
+    np.testing.assert_allclose(float(loss(COPIES, logits, weights)), value, rtol=1e-5)
+    factors = keep_factors(*map(ops.convert_to_tensor, (logits, hidden, KERNEL)))
+    np.testing.assert_allclose(float(loss(COPIES, factors, weights)), value, rtol=1e-5)
+
+
 NAMES = ["<pad>", "a", "b", "ab", "ba", "c", "</s>"]
 
 
