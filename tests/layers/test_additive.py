@@ -16,6 +16,7 @@ from keras_seqattn.layers.attention import additive
 from tests import oracle
 from tests.differentiate import values_and_gradients
 from tests.evaluate import evaluated, examples, numpy
+from tests.layers.largest import largest_tensor
 from tests.pairs import each_case, every_pair
 
 B, T, S, H, U, V = 2, 4, 5, 4, 6, 3
@@ -93,6 +94,17 @@ def test_in_blocks_it_has_the_gradients_of_all_at_once(rng, monkeypatch, mode):
     np.testing.assert_allclose(in_blocks[0], at_once[0], atol=1e-6)
     for gradient, expected in zip(in_blocks[1], at_once[1], strict=True):
         np.testing.assert_allclose(gradient, expected, atol=1e-5)
+
+
+@pytest.mark.backends("jax", "torch")  # where all shapes are known
+def test_long_sequences_never_have_the_sums_of_all_pairs(rng, monkeypatch):
+    """Neither forward nor backward; all at once they are seen to have them."""
+    length, units, most = 24, 8, 2**10
+    query, key, value = rng.normal(size=(3, 1, length, 1, units)).astype("float32")
+    arrays = query, key, value, rng.normal(size=(1, units)).astype("float32")
+    assert largest_tensor(layers.additive_attention, arrays) >= length**2 * units
+    monkeypatch.setattr(additive, "AT_ONCE", most)
+    assert largest_tensor(layers.additive_attention, arrays) <= most
 
 
 @examples(4)
