@@ -149,6 +149,17 @@ def test_a_cache_is_filled_in_parts(rng, start):
         )
 
 
+@pytest.mark.parametrize(("index", "length"), [(2, 3), (np.int64(2), 3), (0, 5)])
+def test_a_cache_that_ends_before_what_fills_it_is_refused(rng, index, length):
+    """XLA would write it earlier, over what the cache holds."""
+    layer = built({})
+    value = rng.normal(size=(B, length, D)).astype("float32")
+    message = f"`cache` must have a place for each .* 4 places, for {length} .*={index}"
+    with pytest.raises(ValueError, match=message):
+        layer.fill_cache(value, layer.initial_cache(B, W, 4), index=index, width=W)
+    layer.fill_cache(value[:, :2], layer.initial_cache(B, W, 4), index=2, width=W)
+
+
 def test_a_position_may_be_a_tensor(rng):
     layer = built({"positions": "rotary", "sliding_window": 2})
 

@@ -11,6 +11,7 @@ Shapes: B batch, W beams, L places, S source length, G key and value heads, K ke
 V value_dim.
 """
 
+import numbers
 from typing import Any, NamedTuple, Self
 
 from keras import ops
@@ -219,6 +220,24 @@ def check_ancestry(ancestry: Tensor | None, width: int) -> None:
             "keep `layers.initial_ancestry(...)` in the state under 'beam' and "
             "pass `layers.mark_ancestry(ancestry, index)`. "
             f"Received: ancestry=None with {width} beams."
+        )
+
+
+def check_room(
+    entries: KVCache, cache: KVCache, index: int | Tensor, width: int
+) -> None:
+    """Raises an error if the cache ends before the entries that begin at `index`.
+
+    XLA would write them earlier, over other positions.
+    """
+    length, slots = entries.key.shape[3], cache.key.shape[3]
+    sizes = length, slots, index, width
+    are_known = all(isinstance(size, numbers.Integral) for size in sizes)
+    if are_known and (index + length) * width > slots:
+        raise ValueError(
+            f"`cache` must have a place for each position, at least {index + length}. "
+            f"Received: a cache of {slots // width} places, for {length} positions "
+            f"from index={index} on."
         )
 
 
