@@ -156,6 +156,23 @@ def test_loss_of_factors_is_the_loss_of_logits(normalize_by, weights):
 
 
 @pytest.mark.skipif(BACKEND == "torch", reason="logits carry no factors on torch")
+def test_the_share_of_a_replica_is_by_its_weights_not_by_those_scaled(monkeypatch):
+    """The largest, by which the loss of factors scales them, is each replica's own."""
+    weighed = []
+
+    def share_of_mean(mean, weight):
+        weighed.append(float(weight))
+        return mean
+
+    monkeypatch.setattr("keras_seqattn.training.losses.share_of_mean", share_of_mean)
+    logits = ops.matmul(HIDDEN, KERNEL)
+    MaskedCrossentropy(pad_id=-1)(LABELS, logits, WEIGHTS)
+    keep_factors(logits, HIDDEN, ops.convert_to_tensor(KERNEL))
+    MaskedCrossentropy(pad_id=-1)(LABELS, logits, WEIGHTS)
+    np.testing.assert_allclose(weighed, [WEIGHTS.sum()] * 2, rtol=1e-5)
+
+
+@pytest.mark.skipif(BACKEND == "torch", reason="logits carry no factors on torch")
 def test_the_loss_of_factors_has_the_bias():
     layer = TokenLogits(V, use_bias=True)
     layer.build((None, None, D))
