@@ -113,11 +113,20 @@ def test_the_logs_have_sacrebleu_s_figures(monkeypatch):
 
 
 def test_the_first_epoch_of_a_fit_is_scored_whatever_its_number(monkeypatch):
-    monkeypatch.setattr(TranslationScore, "_translate", lambda *_: REFERENCES)
+    scored = []
+
+    def translated(self, model):
+        scored.append(model)
+        return REFERENCES
+
+    monkeypatch.setattr(TranslationScore, "_translate", translated)
     score = TranslationScore(SOURCES, REFERENCES, ByteTokenizer(), every=4)
     fit = {"initial_epoch": 1, "epochs": 3, "callbacks": [score], "verbose": 0}
-    logs = make_line().fit(X, X, **fit).history
-    assert len(logs["val_bleu"]) == 2
+    for model in (make_line(), make_line()):
+        logs = model.fit(X, X, **fit).history
+        assert len(logs["val_bleu"]) == 2
+        assert scored == [model] * 2  # in its first epoch and its last
+        scored.clear()
 
 
 def test_bleu_is_computed_by_the_given_metric(monkeypatch):
