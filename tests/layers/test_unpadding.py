@@ -237,6 +237,18 @@ def test_attention_drops_the_same_weights(blocks):
     assert not np.allclose(dropped, output(True, training=False), atol=1e-2)
 
 
+def test_samples_skip_a_sublayer_one_by_one_in_a_stack_too():
+    rows = 32
+    x, mask = np.tile(X, (rows // B, 1, 1)), np.tile(mask_of("some"), (rows // B, 1))
+    block = layers.EncoderBlock(2, 6, stochastic_depth=0.5)
+    y = layers.TransformerStack([block])(x, mask=mask, training=True)
+    skipped = [
+        np.allclose(before[real], after[real], atol=1e-6)
+        for before, after, real in zip(x, ops.convert_to_numpy(y), mask, strict=True)
+    ]
+    assert 1 < sum(skipped) < rows / 2  # a quarter skips both sublayers
+
+
 def test_an_attention_of_another_class_is_given_all_positions():
     sizes = []
 
