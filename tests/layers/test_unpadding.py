@@ -249,6 +249,17 @@ def test_samples_skip_a_sublayer_one_by_one_in_a_stack_too():
     assert 1 < sum(skipped) < rows / 2  # a quarter skips both sublayers
 
 
+def test_a_memory_may_have_no_mask():
+    stack = layers.TransformerStack([layers.DecoderBlock(2, 6)])
+    mask, memory = mask_of("some"), X[:, :4] + 1.0
+    whole, output = (
+        ops.convert_to_numpy(stack(X, memory=memory, mask=mask, training=training))
+        for training in (False, True)
+    )
+    np.testing.assert_allclose(output[mask], whole[mask], atol=1e-5)
+    assert (output[~mask] == 0.0).all(axis=-1).any()  # padding was left out
+
+
 def test_an_attention_of_another_class_is_given_all_positions():
     sizes = []
 
