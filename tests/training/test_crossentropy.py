@@ -173,18 +173,24 @@ def test_the_share_of_a_replica_is_by_its_weights_not_by_those_scaled(monkeypatc
 
 
 @pytest.mark.skipif(BACKEND == "torch", reason="logits carry no factors on torch")
-def test_the_loss_of_factors_has_the_bias():
-    layer = TokenLogits(V, use_bias=True)
+@pytest.mark.parametrize("tied", [False, True])
+def test_the_loss_of_factors_has_the_bias(tied):
+    layer, kernel, options = TokenLogits(V, use_bias=True), KERNEL, {}
+    if tied:
+        layer = PositionalEmbedding(V, D, positions=None, logits_bias=True)
+        kernel, options = KERNEL.T, {"reverse": True}
     layer.build((None, None, D))
     bias = np.random.default_rng(1).normal(size=V).astype("float32")
 
     def computed(training):
         def function(hidden, *weights):
-            logits, _ = layer.stateless_call(weights, [], hidden, training=training)
+            logits, _ = layer.stateless_call(
+                weights, [], hidden, training=training, **options
+            )
             assert (factors_of(logits) is not None) == training
             return MaskedCrossentropy(0.1)(LABELS, logits, WEIGHTS)
 
-        return values_and_gradients(function, [HIDDEN, KERNEL, bias])
+        return values_and_gradients(function, [HIDDEN, kernel, bias])
 
     (value, gradients), (expected, others) = map(computed, (True, False))
     np.testing.assert_allclose(value, expected, rtol=1e-5)
