@@ -115,6 +115,20 @@ def test_steps_to_a_memory_equal_one_pass(rng, case):
         np.testing.assert_allclose(output, whole[:, :, t], atol=1e-5)
 
 
+def test_a_memory_may_have_keys_of_its_own(rng):
+    layer = layers.MultiHeadAttention(4, 6, positions="rotary")
+    shapes = (B, T, D), (B, S, D), (B, S, 3)
+    layer.build(*shapes)
+    x, value, key = (rng.normal(size=shape).astype("float32") for shape in shapes)
+
+    def both_ways(x, value, key):
+        memory = layer.project_memory(value, key)
+        return layer.step_memory(x[:, 2:3], memory, index=2), layer(x, value, key)
+
+    output, whole = evaluated(both_ways, layer)(x, value, key)
+    np.testing.assert_allclose(output, whole[:, 2:3], atol=1e-5)
+
+
 @pytest.mark.parametrize("positions", OPTIONS["positions"])
 def test_a_filled_cache_goes_on_where_steps_would(rng, positions):
     """Prompts of two lengths stand at the right, their padding masked."""
