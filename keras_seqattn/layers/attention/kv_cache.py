@@ -223,7 +223,7 @@ def check_ancestry(ancestry: Tensor | None, width: int) -> None:
         )
 
 
-def check_room(
+def check_capacity(
     entries: KVCache, cache: KVCache, index: int | Tensor, width: int
 ) -> None:
     """Raises an error if the cache ends before the entries that begin at `index`.

@@ -35,7 +35,7 @@ from keras_seqattn.layers.attention.kv_cache import (
     KVCache,
     check_ancestry,
     check_cache_sizes,
-    check_room,
+    check_capacity,
     held_positions,
     visible_slots,
 )
@@ -577,7 +577,7 @@ class MultiHeadAttention(arguments.Checked, keras.layers.Layer):
         arguments.index("width", width, 1)
         # These positions are projected as those of a memory are.
         entries = self.project_memory(value, start=index)
-        check_room(entries, cache, index, width)
+        check_capacity(entries, cache, index, width)
         return cache.write(entries.repeat(width), index * width)
 
     def step(
