@@ -115,9 +115,9 @@ class ConstrainedBeamSearch(BeamSearch):
         next_token = ops.repeat(own, width, axis=1)  # (B, W, U + 1)
         every = ops.concatenate([token, next_token], axis=-1)
         progress = self._advance_phrases(state, every, index, tokens)
+        # Never by the padding of `own`: a token of no phrase leaves no fewer missing.
         before = _count_missing(state.constraints, state.progress[:, :, None])
         fewer = _count_missing(state.constraints, progress[:, :, count:]) < before
-        fewer = ops.logical_and(fewer, own != tokens.pad_id)
         useful = ops.where(is_end, before == 0, fewer)
         # A phrase may contain a token that the search's options forbid: it is then
         # chosen by the model's own log-probability. The end token stays forbidden.

@@ -184,6 +184,25 @@ def test_a_model_may_forbid_tokens_by_infinity():
     assert np.isfinite(found.scores).all()
 
 
+class Padding(Scripted):
+    """Would rather generate padding than anything else."""
+
+    def step(self, token_ids, state, index):
+        logits, state = super().step(token_ids, state, index)
+        return ops.where(ops.arange(12, dtype="int32") == PAD, 9.0, logits), state
+
+
+@pytest.mark.backends("torch")
+def test_padding_ends_no_phrase():
+    """A hypothesis would be cut there."""
+    search = decoding.BeamSearch(4, num_hypotheses=4)
+    given = [[[5, 6, 7], [7]], [], [([3, 3, 3], [8, 4])], [[6], [5, 6], [8]]]
+    found = decoding.generate(Padding(), SOURCES, search, constraints=given)
+    for b, row in enumerate(given):
+        assert all(is_met(words, alternatives(row)) for words, _ in found.ranked(b))
+        assert found.lengths[b].all()
+
+
 OPTIONS = {
     "groups": decoding.BeamSearch(6, num_groups=3, num_hypotheses=3),
     "told to avoid": decoding.BeamSearch(
