@@ -203,6 +203,25 @@ def test_padding_ends_no_phrase():
         assert found.lengths[b].all()
 
 
+# Of which some tokens end a hypothesis, so that fewer of the best continuations do not.
+ENDING = [(2, ()), (3, (3, 5, 7)), (3, (3, 4, 5, 6, 7, 8, 9))]
+
+
+@pytest.mark.backends("torch")
+@pytest.mark.parametrize(("width", "stop_ids"), ENDING)
+def test_enough_beams_do_not_end_whatever_ends_them(width, stop_ids):
+    """A sentence without constraints is searched as if others had none."""
+    search = decoding.BeamSearch(width, stop_ids=stop_ids, num_hypotheses=width)
+    sources = [[token] for token in range(3, 12)]
+    plain = decoding.generate(scripted(), sources, search, max_length=6)
+    given = [*([[]] * len(sources)), [[10, 10]]]
+    found = decoding.generate(
+        scripted(), [*sources, [3, 4]], search, max_length=6, constraints=given
+    )
+    for b in range(len(sources)):  # Those of equal scores may be in another order.
+        assert sorted(found.ranked(b)) == sorted(plain.ranked(b))
+
+
 OPTIONS = {
     "groups": decoding.BeamSearch(6, num_groups=3, num_hypotheses=3),
     "told to avoid": decoding.BeamSearch(
