@@ -203,6 +203,24 @@ def test_padding_ends_no_phrase():
         assert found.lengths[b].all()
 
 
+class Ending(Scripted):
+    """Would rather end than anything else."""
+
+    def step(self, token_ids, state, index):
+        logits, state = super().step(token_ids, state, index)
+        return ops.where(ops.arange(12, dtype="int32") == END, 9.0, logits), state
+
+
+@pytest.mark.backends("torch")
+def test_none_ends_before_the_least_length_though_its_phrases_are_said():
+    search = decoding.BeamSearch(2, min_length=5, num_hypotheses=2)
+    found = decoding.generate(Ending(), SOURCES, search, constraints=GIVEN)
+    assert found.lengths.min() == 5
+    free = decoding.BeamSearch(2, num_hypotheses=2)
+    found = decoding.generate(Ending(), SOURCES, free, constraints=GIVEN)
+    assert found.lengths.min() < 5
+
+
 # Of which some tokens end a hypothesis, so that fewer of the best continuations do not.
 ENDING = [(2, ()), (3, (3, 5, 7)), (3, (3, 4, 5, 6, 7, 8, 9))]
 
