@@ -123,6 +123,15 @@ def test_scores_of_no_weight_decide_nothing(score):
     assert found == [[("bb", 2.0), ("a", 1.0)]]
 
 
+def test_candidates_may_be_read_from_json_and_scores_be_numpy_s():
+    pairs = [["ja", -1.0], ("nein", np.float32(-0.5)), ["oh", np.int64(-3)]]
+    expected = [("nein", -0.5), ("ja", -1.0), ("oh", -3.0)]
+    assert decoding.rerank(["x"], [pairs], []) == [expected]
+    for wrong in (["ja", "nein"], ["ja", -1.0, 0.0], ("ja",)):
+        with pytest.raises(ValueError, match="or pairs of a text and its score"):
+            decoding.minimum_bayes_risk([[wrong]], nearness)
+
+
 def test_scorers_get_each_text_once_in_blocks(monkeypatch):
     monkeypatch.setattr(reranking, "CANDIDATES_IN_A_BLOCK", 2)
     asked = []
