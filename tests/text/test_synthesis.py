@@ -23,6 +23,9 @@ TEXTS = {
     "silent": [""],
     "": [""],
     "zwo": ["zwei"],
+    "blank": [" \t "],
+    "Straße": ["STRASSE"],
+    "wide": ["  weit" + " " * 40],
 }
 SCORES = {"eins": -1.0, "ein": -6.0, "zwei": -2.0, "l" * 40: -41.0, "zer brochen": -24}
 
@@ -75,6 +78,13 @@ def test_what_is_left_out_and_counted():
     )
     corpus = synthesize(Scripted(), lines, skip_copies=False)
     assert ("same", "SAME ") in pairs(corpus) and ("long", "l" * 40) in pairs(corpus)
+
+
+def test_neither_spaces_nor_case_make_a_translation():
+    lines = ["blank", "Straße", "wide"]
+    corpus = synthesize(Scripted(), lines, max_length_ratio=3, min_score=-9.0)
+    assert corpus[0] == ["wide"]
+    assert (corpus.found["empty"], corpus.found["copy"]) == ([1], [2])
 
 
 def test_a_forced_language_is_no_token_of_the_mean(tmp_path):
