@@ -112,6 +112,28 @@ def test_scores_are_means_over_tokens_and_the_end():
     assert synthesize(Scripted(), lines, keep=0.51)[0] == ["one", "two", "long"]
 
 
+def test_lines_left_out_for_their_scores_are_told_in_order():
+    lines = ["broken", "one", "two", "long"]  # -2.0, -0.2, -0.4, -1.0
+    corpus = synthesize(Scripted(), lines, keep=0.5)
+    assert corpus[0] == ["one", "two"]
+    assert corpus.found["low score"] == [1, 4]
+
+
+@pytest.mark.parametrize("options", [{"min_score": -9.0}, {"keep": 0.5}], ids=str)
+def test_a_score_that_is_nan_is_low(tmp_path, options):
+    """As of a model whose numbers overflow; in a file that is read again, too."""
+
+    class Overflowing(Scripted):
+        def score(self, sources, targets):
+            return [np.nan if text == "zwei" else -1.0 for text in targets]
+
+    for _ in range(2):
+        path = tmp_path / "pairs.jsonl"
+        corpus = synthesize(Overflowing(), ["two", "one"], path=path, **options)
+        assert corpus[0] == ["one"]
+        assert corpus.found["low score"] == [1]
+
+
 def test_shares_and_ratios_are_not_rounded():
     class Longer(Scripted):
         def translate(self, lines, **options):
