@@ -300,6 +300,7 @@ def test_a_file_of_other_work_is_refused(tmp_path):
         ({"lines": "one"}, "`lines` must be a list of strings.*'one'"),
         ({"lines": ["one", 2]}, r"`lines` must hold strings only.*lines\[1\]=2"),
         ({"translator": 3}, "`translator` must be a translator"),
+        ({"translator": "one"}, "`translator` must be a translator.*='one'"),
         ({"path": ""}, "`path` must be a path"),
     ],
     ids=str,
@@ -307,6 +308,15 @@ def test_a_file_of_other_work_is_refused(tmp_path):
 def test_says_what_is_wrong(arguments, message):
     with pytest.raises(ValueError, match=message):
         synthesize(**{"translator": Scripted(), "lines": ["one"], **arguments})
+
+
+@pytest.mark.parametrize("options", [{"keep": 0.5}, {"min_score": -1.0}], ids=str)
+def test_a_translator_without_scores_is_refused_before_it_translates(options):
+    translator = types.SimpleNamespace(translate=lambda lines, **options: lines)
+    lines = iter(["one"])
+    with pytest.raises(ValueError, match="`translator` must be a translator"):
+        synthesize(translator, lines, **options)
+    assert next(lines) == "one"
 
 
 def test_a_translator_makes_a_corpus(tmp_path):
