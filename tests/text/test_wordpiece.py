@@ -71,6 +71,16 @@ def test_marks_are_words_and_strangers_unknown():
     ]
 
 
+def test_no_piece_joins_a_mark_to_another_character():
+    """Since a text is split there, no such piece would ever be used."""
+    lines = ["“red-dogs” x=dogs$ 犬中犬中"] * 20
+    vocabulary = WordPieceTokenizer.train(lines, 60).vocabulary
+    assert "dogs" in vocabulary and "犬" in vocabulary
+    for piece in vocabulary[4:]:
+        text = piece.removeprefix("##")
+        assert len(text) == 1 or not set(text) & set("“”-=$犬中"), piece
+
+
 def test_no_letter_of_the_text_is_left_out():
     letters = "".join(chr(0x4E00 + i) for i in range(1500))
     tokenizer = WordPieceTokenizer.train([*letters, "\u0e01" * 60], 4000)
