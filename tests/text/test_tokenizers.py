@@ -373,6 +373,30 @@ def test_characters_unknown_to_the_model_may_be_a_piece_of_the_vocabulary():
     assert texts[:2] == ["dogs 北京", "北京 海 dogs"] and texts[4] == "dogs"
 
 
+@pytest.mark.parametrize("seed", [None, 0])
+def test_drawn_subwords_of_a_mapped_model_know_no_text_of_another(seed):
+    model, pieces = sentencepiece_model(["two dogs run", "dogs in a park"], 30)
+    pieces = [*pieces, "北京", "<pad>"]
+    tokenizer = MappedSentencePieceTokenizer(model, pieces, len(pieces) - 1, 1, 2, 0)
+    assert tokenizer.tokenize(["北京 北京"])[0].count(len(pieces) - 2) == 2
+    for _ in range(9):
+        (ids,) = tokenizer.tokenize(["dogs 北京"], sampling=0.5, seed=seed)
+        assert ids[-1] == tokenizer.unknown_id == 0
+        assert tokenizer.detokenize([ids]) == ["dogs "]
+
+
+def test_a_piece_of_another_model_begins_with_no_space():
+    """As the source's pieces do, where they are in a Marian model's vocabulary."""
+    model, pieces = sentencepiece_model(["two dogs run", "dogs in a park"], 30)
+    pieces = [*pieces, "\u2581北京", "<pad>"]
+    pad, foreign = len(pieces) - 1, len(pieces) - 2
+    tokenizer = MappedSentencePieceTokenizer(model, pieces, pad, 1, 2, 0)
+    assert tokenizer.detokenize([[foreign], [foreign, foreign]]) == [
+        "北京",
+        "北京 北京",
+    ]
+
+
 def test_draws_come_from_a_seed(tokenizer):
     sampling = 0.0 if isinstance(tokenizer, ByteTokenizer) else 0.3
     first, again, other = (
