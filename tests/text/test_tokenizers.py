@@ -497,3 +497,54 @@ def test_drawn_subwords_keep_symbols_and_runs_of_unknown_characters(kind):
     for seed in range(9):
         drawn = known.draw(normalized, 0.5, seed)
         assert [row.count(symbol) for row in drawn] == [1, 0, 1]
+
+
+def trained_elsewhere(lines, size, **options):
+    """Makes a SentencePiece model with options of its own, and its processor."""
+    model = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(lines * 20),
+        model_writer=model,
+        vocab_size=size,
+        hard_vocab_limit=False,
+        minloglevel=2,
+        **options,
+    )
+    model = model.getvalue()
+    return model, sentencepiece.SentencePieceProcessor(model_proto=model)
+
+
+@pytest.mark.backends("torch")
+@pytest.mark.parametrize("kind", ["bpe", "unigram"])
+def test_drawn_subwords_keep_the_longest_symbol_as_it_is_spelled(kind):
+    """Though one begins with another, and spells what would be an expression."""
+    symbols = ["[d]", "[d]o+", "(?"]
+    model, processor = trained_elsewhere(
+        ["two red dogs", "a dog"], 40, model_type=kind, user_defined_symbols=symbols
+    )
+    known = subwords.Subwords(model, processor.unk_id())
+    lines = ["a [d]o+g (?", "[d]og dood"]
+    expected = processor.encode(lines)
+    assert processor.piece_to_id("[d]o+") in expected[0]
+    strength = 1e-9 if kind == "bpe" else 1e3  # the plain segmentation
+    assert known.draw(processor.normalize(lines), strength, 0) == expected
+
+
+@pytest.mark.backends("torch")
+@pytest.mark.parametrize("kind", ["bpe", "unigram"])
+def test_drawn_pieces_may_span_words_and_lines_break_between_them(kind):
+    model, processor = trained_elsewhere(
+        ["in new york", "new york city", "to new york"],
+        60,
+        model_type=kind,
+        split_by_whitespace=False,
+        normalization_rule_name="identity",
+    )
+    known = subwords.Subwords(model, processor.unk_id())
+    lines = ["in new york", "new york\nin new york"]
+    expected = processor.encode(lines)
+    pieces = processor.id_to_piece(expected[0])
+    assert any("\u2581" in piece.strip("\u2581") for piece in pieces)
+    assert processor.unk_id() in expected[1]  # the line break
+    strength = 1e-9 if kind == "bpe" else 1e3  # the plain segmentation
+    assert known.draw(processor.normalize(lines), strength, 0) == expected
