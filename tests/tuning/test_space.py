@@ -190,6 +190,27 @@ def test_a_space_around_a_recipe_begins_with_all_of_its_values():
     assert tuning.TranslationSpace.around(center, ema_momentum=0.5).ema_momentum == 0.5
 
 
+@pytest.mark.parametrize("rate", [1e-5, 0.5])
+def test_a_range_around_a_recipe_reaches_to_its_value(rate):
+    center = dataclasses.replace(RECIPES["smoke"], learning_rate=rate)
+    space = tuning.TranslationSpace.around(center)
+    usual, wider = tuning.TranslationSpace().learning_rate, space.learning_rate
+    assert wider.low == min(rate, usual.low) and wider.high == max(rate, usual.high)
+    assert wider.log
+    chosen = space.choose(keras_tuner.HyperParameters(), 50)
+    assert chosen.learning_rate == rate
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "first"), [(0.1, 0.2, 0.1), (1e-9, 1e-8, 1e-8)]
+)
+def test_a_search_begins_within_a_range_that_lacks_the_center_s_value(low, high, first):
+    space = tuning.TranslationSpace(learning_rate=tuning.Range(low, high, log=True))
+    hp = keras_tuner.HyperParameters()
+    assert space.choose(hp, 50).learning_rate == first
+    assert hp.values["learning_rate"] == first
+
+
 def test_views_that_differ_are_compared_by_their_pieces():
     made = []
     for pieces in (None, lambda size: ["x"] * size):
