@@ -190,6 +190,19 @@ def test_a_space_around_a_recipe_begins_with_all_of_its_values():
     assert tuning.TranslationSpace.around(center, ema_momentum=0.5).ema_momentum == 0.5
 
 
+def test_what_no_field_varies_is_the_center_s():
+    """In every trial, unless the space's `options` say otherwise."""
+    model = {"activation": "gelu", "norm": "rms", "attention_dropout": 0.1}
+    model = dataclasses.replace(RECIPES["smoke"].model, **model)
+    center = dataclasses.replace(RECIPES["smoke"], model=model, dtype="mixed_bfloat16")
+    space = tuning.TranslationSpace.around(center, options={"norm": "layer"})
+    for hp in draws(space, 3):
+        chosen = space.choose(hp, 50)
+        assert (chosen.model.activation, chosen.model.norm) == ("gelu", "layer")
+        assert chosen.model.attention_dropout == 0.1
+        assert chosen.dtype == "mixed_bfloat16"
+
+
 @pytest.mark.parametrize("rate", [1e-5, 0.5])
 def test_a_range_around_a_recipe_reaches_to_its_value(rate):
     center = dataclasses.replace(RECIPES["smoke"], learning_rate=rate)
@@ -209,6 +222,16 @@ def test_a_search_begins_within_a_range_that_lacks_the_center_s_value(low, high,
     hp = keras_tuner.HyperParameters()
     assert space.choose(hp, 50).learning_rate == first
     assert hp.values["learning_rate"] == first
+
+
+def test_averages_that_vary_are_warmed_up_whatever_the_center_does():
+    center = dataclasses.replace(RECIPES["smoke"], ema_warmup=False)
+    for momentum in (0.9, (0.99, 0.999)):
+        space = tuning.TranslationSpace.around(center, ema_momentum=momentum)
+        assert space.choose(keras_tuner.HyperParameters(), 50).ema_warmup
+    space = tuning.TranslationSpace(center=center, ema_momentum=None)
+    chosen = space.choose(keras_tuner.HyperParameters(), 50)
+    assert (chosen.ema_momentum, chosen.ema_warmup) == (None, False)
 
 
 def test_views_that_differ_are_compared_by_their_pieces():
@@ -285,6 +308,11 @@ def test_a_range_is_kept_and_checked_as_its_field_is():
         (lambda: choose(num_heads=None), "`num_heads` must be .*num_heads=None"),
         (lambda: choose(num_layers=None), "`num_layers` must be .*num_layers=None"),
         (lambda: choose(key_dim=np.array([2, 4])), "`key_dim` must be a positive"),
+        (
+            lambda: tuning.TranslationSpace(center=RECIPES["gru-default"]),
+            "`center` must be a `Configuration` of a `TranslationTransformer`",
+        ),
+        (lambda: choose(num_heads=()), r"`num_heads` must be one value, or .*=\(\)"),
         (
             lambda: tuning.TranslationSpace(feed_forward_ratio=None),
             "`feed_forward_ratio` must be .*=None",
