@@ -269,6 +269,20 @@ def test_attention_choices_for_any_model():
         tuning.attention_choices(hp, 12, num_heads=(5, 7), key_dim=None)
 
 
+def test_stacks_of_one_model_are_chosen_apart():
+    hp = keras_tuner.HyperParameters()
+    wanted = {}
+    for number, stack in enumerate(("encoder_", "decoder_")):
+        tuning.attention_choices(hp, 8, prefix=stack)
+        values = (2, 4)[number], (16, 64)[number], (1, 3)[number]
+        wanted[stack] = values
+        names = ("num_heads", "key_dim", "num_layers")
+        hp.values |= {f"{stack}{n}": x for n, x in zip(names, values, strict=True)}
+    assert len(hp.space) == 6
+    for stack, values in wanted.items():
+        assert tuning.attention_choices(hp, 8, prefix=stack) == values
+
+
 def test_the_hypermodel_serves_any_tuner(tmp_path):
     """KerasTuner's own tuner explores the space, builds and trains."""
     space = tuning.TranslationSpace(
