@@ -187,9 +187,9 @@ def test_a_study_goes_on_as_if_it_had_never_stopped(tmp_path, algorithm, monkeyp
 def test_the_batches_may_be_a_dataset_and_labels_have_weights(tmp_path):
     table = tune(tmp_path / "batches", train=Batches(), max_trials=1).table()
     assert (table["epochs"] == 2).all()
-    weighted = (*TRAIN, np.ones(32))
-    table = tune(tmp_path / "weights", train=weighted, max_trials=1).table()
-    assert (table["epochs"] == 2).all()
+    weighted = (*TRAIN, np.zeros(32))
+    study = tune(tmp_path / "weights", train=weighted, max_trials=1)
+    assert [epoch["loss"] for epoch in study.best_trial.epochs] == [0.0, 0.0]
 
 
 @pytest.mark.parametrize(
@@ -279,9 +279,10 @@ def test_other_arrays_on_the_same_folder_are_an_error(tmp_path):
     options = {"directory": tmp_path, "max_trials": 1, "epochs": 1, "verbose": False}
     tuning = functools.partial(ks.tuning.tune, build, **options)
     tuning(TRAIN, VALIDATION)
-    other = X[:32], 1 - Y[:32]
-    with pytest.raises(ValueError, match="of a study with a different `data`"):
-        tuning(other, VALIDATION)
+    others = (X[:32], 1 - Y[:32]), (X[32:], 1 - Y[32:])
+    for data in ((others[0], VALIDATION), (TRAIN, others[1])):
+        with pytest.raises(ValueError, match="of a study with a different `data`"):
+            tuning(*data)
 
 
 def test_another_build_on_the_same_folder_is_an_error(tmp_path):
