@@ -367,6 +367,29 @@ def test_the_first_epochs_of_a_trial_may_train_both_directions(options, asked):
     assert begin(validation) == {a}
 
 
+def test_a_trial_that_asks_for_both_directions_trains_them():
+    options = {"vocabulary_size": 290, "target_vocabulary_size": None, "seed": 0}
+    task = TranslationTask(
+        train=program.lines(range(32)),
+        validation=program.lines(range(32)),
+        space=tuning.TranslationSpace(),
+        **{"batch_tokens": 64, "bucket_lengths": (16,)} | options,
+    )
+    record = records.TrialRecord(
+        "0",
+        values={records.BIDIRECTIONAL_EPOCHS: 1},
+        configuration=task.configuration(keras_tuner.HyperParameters()),
+    )
+    model = types.SimpleNamespace(source_vocabulary_size=290)
+    batches = task.fit_arguments(model, record)["x"]
+
+    def languages():
+        ids = [row for inputs, _ in batches for row in np.array(inputs["source_ids"])]
+        return {line.split()[1] for line in task.corpus.tokenizer(290).detokenize(ids)}
+
+    assert [languages(), languages()] == [{"red", "rote"}, {"red"}]
+
+
 def test_a_trial_may_train_on_two_copies_of_each_pair():
     lines = [["a" * n for n in range(1, 9)], ["b" * n for n in range(1, 9)]]
     corpus = Corpus(lines, lines, {}, {}, seed=0)
