@@ -390,6 +390,53 @@ def test_a_trial_that_asks_for_both_directions_trains_them():
     assert [languages(), languages()] == [{"red", "rote"}, {"red"}]
 
 
+def test_batches_and_vocabularies_are_as_the_center_has_them():
+    """Where a study is given no others: the batches for training have its sampling."""
+    model = dataclasses.replace(RECIPES["own"].model, source_vocabulary_size=290)
+    sizes = {"bucket_lengths": (24,), "batch_tokens": 96}
+    center = dataclasses.replace(RECIPES["own"], model=model, sampling=0.3, **sizes)
+    lines = program.lines(range(32))
+    task = TranslationTask(
+        train=lines,
+        validation=lines,
+        space=tuning.TranslationSpace(center=center),
+        **{"vocabulary_size": None, "target_vocabulary_size": None, "seed": 0},
+        **{"batch_tokens": None, "bucket_lengths": None},
+    )
+    assert task.vocabulary_size == 290
+    record = records.TrialRecord("0", values={})
+    model = types.SimpleNamespace(source_vocabulary_size=290)
+    data = task.fit_arguments(model, record)
+    tokenizer = task.corpus.tokenizer(290)
+    plain = {tuple(row) for row in tokenizer.tokenize(lines[1])}
+    for batches, is_sampled in ((data["x"], True), (data["validation_data"], False)):
+        labels = [np.array(labels) for _, labels in batches]
+        assert {array.shape for array in labels} == {(4, 24)}
+        rows = np.concatenate(labels).tolist()
+        assert set(tokenizer.detokenize(rows)) - {""} == set(lines[1])
+        found = {tuple(token for token in row if token > 2) for row in rows} - {()}
+        assert (found != plain) == is_sampled
+
+
+@pytest.mark.parametrize("views", [None, ("plain", "sampled")])
+def test_views_of_the_center_are_compared_by_the_pieces_of_the_tokenizer(views):
+    copies = {"views": views, "sampling": 0.1, "consistency": 3.0, "repeat_batch": 2}
+    task = TranslationTask(
+        train=program.lines(range(32)),
+        validation=program.lines(range(32)),
+        space=tuning.TranslationSpace(
+            center=dataclasses.replace(RECIPES["own"], **copies)
+        ),
+        **{"vocabulary_size": 290, "target_vocabulary_size": None, "seed": 0},
+        **{"batch_tokens": None, "bucket_lengths": None},
+    )
+    pieces = task.hypermodel.pieces
+    if views is None:
+        assert pieces is None
+    else:
+        assert pieces(290) == task.corpus.tokenizer(290).pieces
+
+
 def test_a_trial_may_train_on_two_copies_of_each_pair():
     lines = [["a" * n for n in range(1, 9)], ["b" * n for n in range(1, 9)]]
     corpus = Corpus(lines, lines, {}, {}, seed=0)
