@@ -49,8 +49,9 @@ def fail_where(monkeypatch, error_of):
     monkeypatch.setattr(trials, "fit", fit)
 
 
-def test_a_seed_decides_all(study):
-    options = {"algorithm": "hyperband", "epochs": 3, "max_trials": 8}
+@pytest.mark.parametrize("algorithm", ["halving", "random", "hyperband"])
+def test_a_seed_decides_all(study, algorithm):
+    options = {"algorithm": algorithm, "epochs": 3, "max_trials": 8}
     tables = [
         study(name, seed=seed, **options).table().drop(columns="finished_at")
         for name, seed in (("a", 0), ("b", 0), ("c", 1))
@@ -127,6 +128,26 @@ def test_what_the_model_refuses_is_left_out_with_its_reason(study):
     space = dataclasses.replace(conftest.SPACE, positions="learned")
     with pytest.raises(ValueError, match="`max_length` must be given for learned"):
         study("other", space=space)
+
+
+def test_draws_are_further_from_a_leader_the_longer_it_leads(study, monkeypatch):
+    fail_where(
+        monkeypatch,
+        lambda values, record: (
+            trials.TrialEnded(records.NAN, "the loss is nan")
+            if int(record.trial_id)
+            else None
+        ),
+    )
+    given, perturb = [], oracles.draws.perturb
+
+    def noting(center, space, failures, random):
+        given.append(failures)
+        return perturb(center, space, failures, random)
+
+    monkeypatch.setattr(oracles.draws, "perturb", noting)
+    study(epochs=1, max_trials=5)
+    assert given == [0, 1, 2, 3]
 
 
 def test_a_draw_over_budget_takes_no_place_in_a_bracket(tmp_path):
