@@ -285,6 +285,22 @@ def test_a_trial_that_fails_is_noted_and_the_search_goes_on(
         assert table["continued_from"].notna().any()
 
 
+@pytest.mark.parametrize("objective", ["val_loss", "val_bleu"])
+def test_what_failed_is_the_worst_of_its_bracket(study, monkeypatch, objective):
+    """Whichever direction is better: none of them is promoted."""
+    bad = {1, 2, 5}  # not three in a row, which would end the study
+
+    def error_of(values, record):
+        return ValueError("bad luck") if int(record.trial_id) in bad else None
+
+    fail_where(monkeypatch, error_of)
+    options = {"algorithm": "hyperband", "max_trials": 14, "epochs": 9}
+    known = records.load_records(study(objective=objective, **options).directory)
+    assert {int(r.trial_id) for r in known if r.status == "failed"} == bad
+    promoted = {int(r.values.get("tuner/trial_id", -1)) for r in known} - {-1}
+    assert promoted and not promoted & bad
+
+
 @pytest.mark.parametrize(
     ("message", "status"),
     [
