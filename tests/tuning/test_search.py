@@ -740,6 +740,35 @@ def test_progress_says_how_a_trial_starts_and_that_the_time_left_falls(
     ]
 
 
+def test_progress_says_the_last_score_the_best_so_far_and_which_limit_comes_first(
+    tmp_path, capsys
+):
+    scores = ([1.0], [3.0], [5.0, 2.0])
+    for number, each in enumerate(scores):
+        path = records.folder_of(tmp_path, str(number))
+        record = records.TrialRecord(str(number), path=path)
+        for epoch, score in enumerate(each):
+            record.note_epoch(epoch, {}, score, "min" if number else "max", 1.0)
+        if number < 2:
+            record.status, record.finished_at = "completed", 10.0 * (1 + number)
+        record.save()
+    given = SimpleNamespace(
+        verbose=True,
+        directory=tmp_path,
+        plan=None,
+        max_trials=3,
+        score_name="val_bleu",
+        objective=SimpleNamespace(direction="max"),
+    )
+    for left in (4.0, 40.0):
+        given.clock = SimpleNamespace(
+            limit=60, left=lambda left=left: left, elapsed=lambda: 20.0
+        )
+        Progress(given).epoch(record)
+    told = "trial 2 (3 of 3): epoch 2, val_bleu 2; best 3 in trial 1; 0:00:"
+    assert capsys.readouterr().out.splitlines() == [f"{told}04 left", f"{told}10 left"]
+
+
 def test_progress_says_that_the_time_ended_a_trial(study, monkeypatch, capsys):
     fail_where(monkeypatch, lambda values, record: trials.OutOfTime("no time"))
     study(algorithm="random", max_trials=1, verbose=True)
