@@ -834,6 +834,25 @@ def test_a_folder_is_one_study_s(study):
             study(algorithm="random", max_trials=1, **options)
 
 
+def test_a_folder_is_of_one_center_one_vocabulary_and_one_corpus(study):
+    options = {"algorithm": "random", "max_trials": 1}
+    study(**options)
+    center = dataclasses.replace(conftest.SPACE.center, label_smoothing=0.2)
+    space = dataclasses.replace(conftest.SPACE, center=center)
+    for name, change in (
+        ("center", {"space": space}),
+        ("vocabulary_size", {"vocabulary_size": 60}),
+    ):
+        with pytest.raises(ValueError, match=f"with a different `{name}`"):
+            study(**options | change)
+    other = [*map(list, conftest.LINES)]
+    other[1][0] = "ein rotes Pferd"
+    options |= {"space": conftest.SPACE, "vocabulary_size": 50, "verbose": False}
+    for lines in ((other, conftest.LINES), (conftest.LINES, other)):
+        with pytest.raises(ValueError, match="with a different `corpus`"):
+            tuning.tune_translation(*lines, directory=study.folder, **options)
+
+
 def test_a_budget_of_another_kind_continues_a_study(study):
     study(max_trials=2)
     assert len(study(max_trials=2, max_seconds=600).table()) >= 2
