@@ -19,6 +19,7 @@ from keras_seqattn.tuning import (
     latency,
     objective,
     oracles,
+    processes,
     records,
     settings,
     trials,
@@ -851,6 +852,18 @@ def test_a_folder_is_of_one_center_one_vocabulary_and_one_corpus(study):
     for lines in ((other, conftest.LINES), (conftest.LINES, other)):
         with pytest.raises(ValueError, match="with a different `corpus`"):
             tuning.tune_translation(*lines, directory=study.folder, **options)
+
+
+def test_a_space_that_workers_cannot_import_is_refused(study, monkeypatch):
+    class Own(tuning.TranslationSpace):
+        __module__ = "__main__"
+
+    monkeypatch.setattr(processes, "run", lambda settings: None)
+    space = Own(model_dim=8)
+    with pytest.raises(ValueError, match="`space` must be of a class that the workers"):
+        study(space=space, workers=2)
+    assert not study.folder.exists()
+    study(space=space, algorithm="random", max_trials=1)
 
 
 def test_a_budget_of_another_kind_continues_a_study(study):
