@@ -339,6 +339,28 @@ def test_a_study_is_drawn_in_its_direction(direction, best, so_far, front):
     assert [line.get_ydata()[-1] for line in orange] == [(best - 1.0) / 2.0]
 
 
+def test_trials_without_a_score_or_an_end_are_told_of_a_study():
+    """One that is running, the first of all, stands at the study's beginning."""
+    nan = np.nan
+    status, ends = ["running", "failed", "nan"], [nan, 60.0, 120.0]
+    trials = {"status": status, "finished_at": ends, "num_heads": [1, 2, 4]}
+    found = Tabled("min", {"num_heads": 1.0}, score=[2.0, nan, nan], **trials)
+    figure = plotting.study(found, title="Mine")
+    assert figure.get_suptitle() == "Mine"
+    time, *_ = figure.axes
+    counts = time.get_title(loc="left").replace("\xa0", " ").split(", ")
+    assert sorted(counts) == ["1 failed", "1 nan", "1 running"]
+    assert [x.get_offsets().tolist() for x in time.collections] == [[[0.0, 2.0]]]
+    assert [line.get_xydata().tolist() for line in time.lines] == [[[0.0, 2.0]]]
+
+
+@pytest.mark.parametrize("scores", [(), (float("nan"),)])
+def test_a_study_without_a_score_is_an_error(scores):
+    message = f"`study` must hold a trial .*Received: study with {len(scores)} trials"
+    with pytest.raises(ValueError, match=message):
+        plotting.study(Study(*scores))
+
+
 def test_the_lines_of_a_study_go_through_what_counts_most():
     """A number of many values has its height, another value its rank among few."""
     nan, count = np.nan, 8
