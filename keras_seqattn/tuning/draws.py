@@ -29,8 +29,9 @@ def perturb(
 ) -> dict[str, Any]:
     """Returns active values near `center`: one or more of them are a step away.
 
-    `failures` is the number of draws since the last new best: the more there are, the
-    more values change, and the further. `hyperparameters` are those of the whole space.
+    `failures` is how many trials and refused draws came since the last new best: the
+    more there are, the more values change, and the further. `hyperparameters` are those
+    of the whole space.
     """
     width = WIDTH * (1 + failures / WIDENING)
     more = min(MOST_CHANGED, CHANGED * (1 + failures / WIDENING))
@@ -70,7 +71,8 @@ def regularize(
 ) -> dict[str, Any]:
     """Returns values that regularize more, halfway to the largest possible.
 
-    They are unchanged where they are the largest, or where nothing regularizes.
+    Of the larger choices it is the middle one, or of two in the middle the larger. They
+    are unchanged where they are the largest, or where nothing regularizes.
     """
     values = dict(values)
     for hp in hyperparameters.space:

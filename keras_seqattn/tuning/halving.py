@@ -4,36 +4,37 @@ A run is one training: a trial that was drawn, and the trials that continue it, 
 from where the previous one paused.
 
 A run pauses at rungs. Each rung is three times as long as the one before, in epochs of
-the run or, where seconds are limited, in seconds. The best third of the runs that a
-rung has seen is promoted: each continues to the next rung, in another trial, from where
-it paused.
+the run or, where seconds are limited, in seconds. Of the runs that a rung has seen, the
+best third of each kind (see below) is promoted: each continues to the next rung, in
+another trial if it has paused.
 
 Where seconds are limited, the first trial trains far before others begin, if there is
-one worker: it leads, so none of that is wasted, and how fast it learns shows how the
-time is best spent. Then promotions come first and new draws second, as long as they
-stay within the time that is not the leader's share. New ones are drawn only if that
-time is enough for several. Otherwise the leader trains on, the best run on the highest
-rung that any has reached, until it gets no better. Without a limit of seconds others
-begin at once, and the leader goes on when nothing else is left.
+one worker: how fast it learns shows how the time is best spent. The leader is the best
+run on the highest rung that any has reached, where one that has ended counts on every
+rung. A share of the time is kept for it. Promotions come first and new draws second, as
+long as they stay within the rest, and draws only if all of the rest is enough for
+several. Otherwise the leader trains on, until it gets no better; only if it has ended,
+or runs already, are they taken all the same. Without a limit of seconds others begin at
+once, and the leader goes on when nothing else is left.
 
 Hyperparameters that act late (more dropout, smoothing or depth, a lower rate, a longer
 warm-up) look worse on a low rung than they are. Those that act early (less of these, or
-a higher rate) look better. So a rung promotes by groups: runs that act later or earlier
-than the first trial, or both, compete only with runs of the same kind, and a kind of
-fewer than three runs promotes none. All the same, one that acts later leads as soon as
-it is ahead; one that acts earlier does not lead before the first trial has come to its
-end.
+a higher rate) look better. So a rung promotes by kinds: by its present values a run
+acts later than the first trial, or earlier, or both, or neither, and it competes only
+with runs of the same kind. A kind of fewer than three runs promotes none. All the same,
+one that acts only later leads as soon as it is ahead; one that acts earlier in anything
+does not lead before the run of the first trial has ended.
 
-The leader overfits when its validation loss rises; in a trial that continues no other,
-also when that is far above the training loss, or above it and has almost stopped
-falling. Where seconds are limited it then goes on with more regularization, from its
-weights and its optimizer's state. A translation model also learns both directions for a
-while, and trains on two copies of each pair with a loss that makes their predictions
-alike.
+The leader overfits when its latest trial had its lowest validation loss some epochs
+ago; in a trial that continues no other, also when that loss is clearly above the
+training loss (see `runs`). Where seconds are limited it then goes on with more
+regularization, in another trial, from its last epoch: the weights and the optimizer's
+state. A translation model also learns both directions for a while, and trains on two
+copies of each pair with a loss that makes their predictions alike.
 
 Reference:
     Li et al. 2020, "A System for Massively Parallel Hyperparameter Tuning" (ASHA).
-    Differs: the leader has a share of the time, runs compete in groups, and a paused
+    Differs: the leader has a share of the time, runs compete by kinds, and a paused
     run is never repeated.
     Jaderberg et al. 2017, "Population Based Training of Neural Networks": a run that
     goes on with different hyperparameters. Differs: only with more regularization.
@@ -66,15 +67,15 @@ from keras_seqattn.tuning.runs import (
 if TYPE_CHECKING:
     import keras_tuner
 
-# One in REDUCTION of the runs that a rung has seen is promoted. The rungs are 0 to
+# One in REDUCTION of a kind's runs that a rung has seen is promoted. The rungs are 0 to
 # RUNGS - 1; a run sent to the rung RUNGS pauses nowhere.
 REDUCTION, RUNGS = 3, 4
 # Key among a trial's values: the number of the rung at which it pauses.
 RUNG = "tuner/rung"
 # The epochs that measure a trial's speed; the first one compiles.
 TIMED = slice(1, 4)
-# The first trial trains to FIRST_RUNG before others begin. New runs are drawn only if
-# the time that is not the leader's is enough for FEWEST_DRAWS of them.
+# The first trial trains to FIRST_RUNG before others begin. While the leader can go on,
+# none is drawn unless all of the time that is not its share allows FEWEST_DRAWS.
 FIRST_RUNG, FEWEST_DRAWS = RUNGS - 2, 6
 
 
@@ -102,17 +103,18 @@ class Plan:
             a unit that all trials share.
         seconds: The seconds that the study has, infinity without a limit.
         share: Share of these seconds for the leader, in [0, 1).
-        epochs: Most epochs of a trial.
+        epochs: Most epochs of a run.
         trials: Most new trials, infinity without a limit.
         workers: Least number of processes that train at a time; others may run on
             other machines.
         regularize: Function that returns hyperparameters with more regularization, or
             the same ones where there is no more.
-        bidirectional: Whether a run that overfits also learns the other direction, for
-            as many epochs as it has had, but at most half of those that the time left
-            is enough for.
+        bidirectional: Whether a leader that overfits also learns the other direction,
+            for as many epochs as it has had, but at most half of those that the time
+            left is enough for.
         consistency: Factor of the divergence between two copies of a pair, with which
-            a run that overfits goes on. Its epochs then take twice as long. 0 for none.
+            a leader that overfits goes on. Its epochs then take twice as long. 0 for
+            none.
     """
 
     direction: str
@@ -134,10 +136,11 @@ class Plan:
     def pauses(self, rung: int, directory: Path) -> Callable[[TrialRecord], bool]:
         """Returns a function that tells from a run's record whether the run pauses.
 
-        At its rung it pauses, unless the next step is to continue this very run. Then
-        it goes on in place, and the function notes the new rung in the record's values.
-        A run that is resumed begins with the rung it was sent to, since the study may
-        have more time now; one sent to RUNGS asks only at its end, or when it overfits.
+        When it `is_due` it pauses, unless the next step is to continue this very run as
+        it is. Then it goes on in place, and the function notes the new rung in the
+        record's values. A trial that is resumed begins with the rung that it was made
+        for, since the study may have more time now; one made for RUNGS asks only at its
+        end, or when it overfits.
         """
 
         def is_paused(record):
@@ -169,24 +172,24 @@ class Standing:
     def __init__(self, plan: Plan, known: Sequence[TrialRecord]) -> None:
         self._plan, self._known, self._runs = plan, known, latest_records(known)
         self._is_timed = math.isfinite(plan.seconds)
-        # Trials whose speed is known, in order, so the first trial stands first.
+        # Trials whose speed is known, in order: the first trial leads, if it is one.
         self._timed = [record for record in known if record.epochs[TIMED]]
-        ended = [record for record in known if has_plateaued(record)]
+        flat = [record for record in known if has_plateaued(record)]
         self._longest = max(
-            (len(record.epochs) * self._epoch_cost(record) for record in ended),
+            (len(record.epochs) * self._epoch_cost(record) for record in flat),
             default=math.inf,
         )
 
     def rung_epochs(self, record: TrialRecord) -> list[int] | None:
         """Returns the number of epochs after which a run has reached each rung.
 
-        Without a limit of seconds the last rung is `Plan.epochs` of the run's own
-        epochs. With one, rungs are seconds, so that models are compared by what they
-        become in the time, not by what they learn from a token. The last rung is then
-        at most the leader's share of the seconds; no rung is shorter than three epochs
-        of the first trial, or than what its compilation took; None is returned while no
-        trial's speed is known. In both cases the last rung is no longer than the
-        longest training that has plateaued.
+        The last rung is at most `Plan.epochs` of the run's epochs, and no longer than
+        the longest training that has plateaued. With a limit of seconds it is also at
+        most the leader's share, and rungs are seconds, at the speed of a run's first
+        epochs, so that models are compared by what they become in the time, not by what
+        they learn from a token. Whatever that allows, no rung is then shorter than
+        three epochs of the first trial, or than what its compilation took; and None is
+        returned while no trial's speed is known.
         """
         plan, least = self._plan, 0.0
         if self._is_timed and not self._timed:
@@ -217,7 +220,7 @@ class Standing:
     def is_due(self, record: TrialRecord, rung: int) -> bool:
         """Returns whether a run is to ask what is next: at its rung, or at its end.
 
-        A leader that overfits is also to ask.
+        A leader that is to be regularized also asks.
         """
         epochs = self.rung_epochs(record)
         if epochs is None:
@@ -227,10 +230,13 @@ class Standing:
             return True
         leader = self.leader
         leads = leader is not None and leader.trial_id == record.trial_id
-        return leads and self._overfits(record)
+        return leads and self._is_to_regularize(record)
 
     def score(self, record: TrialRecord, rung: int) -> float | None:
-        """Returns a run's best score up to a rung; None if it is not there yet."""
+        """Returns a run's best score up to a rung, or up to its end if it is over.
+
+        None if it has reached neither.
+        """
         epochs = self.rung_epochs(record)
         if epochs is None or not record.epochs:
             return None
@@ -239,14 +245,14 @@ class Standing:
             limit = min(limit, len(record.epochs))
         return record.best_until(limit, self._plan.direction)
 
-    def next_step(self, drawn: int | None = None) -> Step | None:
+    def next_step(self, drawn: float | None = None) -> Step | None:
         """Returns what is to be done next; None where nothing is left.
 
         The first that applies: where seconds are limited, a leader that overfits goes
         on with more regularization, and a first trial that is alone trains to
         FIRST_RUNG; a run is promoted; a new one is drawn. If neither of the last two is
-        possible, or the first possible one takes more than `_is_too_long` allows, the
-        leader goes on, unless it is running or has come to its end.
+        possible, or the first possible one `_is_too_long`, the leader goes on. If it is
+        running or has ended, that one is returned all the same.
 
         `drawn` is the number of trials that were drawn; None counts the records.
         """
@@ -258,7 +264,7 @@ class Standing:
             return new
         is_running = leader.status in records.UNFINISHED
         goes_on = not is_running and not self._has_ended(leader)
-        if goes_on and self._overfits(leader):
+        if goes_on and self._is_to_regularize(leader):
             return Step(leader.values.get(RUNG, RUNGS), leader.trial_id, True)
         alone = len(self._runs) == 1 and self._is_timed
         if goes_on and alone and self.score(leader, FIRST_RUNG) is None:
@@ -304,7 +310,7 @@ class Standing:
         """Returns whether a run goes no further, by itself or by `Plan.epochs`."""
         return is_over(record) or len(record.epochs) >= self._plan.epochs
 
-    def _overfits(self, record):
+    def _is_to_regularize(self, record):
         """Returns whether a run is to go on with more regularization."""
         if not self._is_timed or has_plateaued(record) or not has_overfit(record):
             return False
@@ -312,7 +318,7 @@ class Standing:
         if self._seconds_left < begin + PATIENCE * last:
             return False  # Compiling again would not pay off.
         more = self._regularized(record)
-        # If it was tried and failed, it would fail again.
+        # What was tried has failed, or its own trial would stand for this run.
         tried = [records.trained_values(other.values) for other in self._known]
         return more not in tried
 
@@ -336,7 +342,7 @@ class Standing:
         return self._plan.seconds - max(epoch.get("at", 0.0) for epoch in epochs)
 
     def _bidirectional(self, record):
-        """Returns the epoch up to which a run that overfits learns both directions."""
+        """Returns the epoch up to which a regularized run learns both directions."""
         if not self._plan.bidirectional:
             return 0
         count = len(record.epochs)
@@ -346,8 +352,8 @@ class Standing:
     def _ranked(self, runs, rung):
         """Returns the runs that a rung has seen, the best first.
 
-        A run with long epochs may also pass rungs that it was not sent to, which have
-        not seen it.
+        A run that is over counts on every rung. Another one counts on those that it was
+        sent to; with long epochs it may pass others, which have not seen it.
         """
         scores = {r.trial_id: self.score(r, rung) for r in runs}
         seen = [
@@ -363,12 +369,12 @@ class Standing:
         """Returns the step that promotes a paused run, the highest rung first."""
         first = self._known[0]
         for rung in reversed(range(RUNGS - 1)):
-            groups = {}
+            kinds = {}
             for record in self._ranked(self._runs, rung):
                 kind = acts_later(record, than=first), acts_later(first, than=record)
-                groups.setdefault(kind, []).append(record)
-            for group in groups.values():
-                for record in group[: len(group) // REDUCTION]:
+                kinds.setdefault(kind, []).append(record)
+            for alike in kinds.values():
+                for record in alike[: len(alike) // REDUCTION]:
                     if self._is_paused_at(record, rung):
                         return Step(rung + 1, record.trial_id)
         return None
@@ -386,7 +392,7 @@ class Standing:
         return self._sent_to(record) == rung
 
     def _sent_to(self, record):
-        """Returns the rung at which a run pauses.
+        """Returns the rung that a run trains to, the last one if it pauses nowhere.
 
         Rungs that the first trial reaches after the same epoch count as one; the last
         of them is returned.
@@ -396,7 +402,10 @@ class Standing:
         return max(r for r in range(RUNGS) if epochs[r] == epochs[rung])
 
     def _is_too_long(self, step):
-        """Returns whether a step takes more time than the leader's share leaves."""
+        """Returns whether the time outside the leader's share is too short for a step.
+
+        For a draw, it must be enough for `FEWEST_DRAWS` in all: one shows little.
+        """
         leader, plan = self.leader, self._plan
         if not self._is_timed or step.continued == leader.trial_id:
             return False
@@ -410,7 +419,6 @@ class Standing:
             # A draw costs about what the leader took to reach that rung.
             epochs = self.rung_epochs(leader)[step.rung]
             cost = sum(epoch["seconds"] for epoch in leader.epochs[:epochs])
-            # One draw alone shows little: there must be time for FEWEST_DRAWS.
             return others + cost > time or FEWEST_DRAWS * cost > time
         source = self._source(step)
         epochs = self.rung_epochs(source)[step.rung]

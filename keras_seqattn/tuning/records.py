@@ -26,7 +26,7 @@ _OF_A_STUDY = (
     "restore a copy of it, or begin a new study in another folder",
 )
 RUNNING, COMPLETED, PRUNED = "running", "completed", "pruned"
-PAUSED = "paused"  # at a rung, until it is promoted
+PAUSED = "paused"  # until another trial continues it
 OVER_BUDGET, OUT_OF_MEMORY, NAN = "over budget", "out of memory", "nan"
 KILLED, FAILED, STOPPED = "killed", "failed", "stopped"
 # Statuses of trials whose best epoch counts.

@@ -65,7 +65,7 @@ def is_over(record: TrialRecord) -> bool:
 
 
 def has_overfit(record: TrialRecord) -> bool:
-    """Returns whether the losses of a run's own epochs show that it overfits.
+    """Returns whether the losses of its latest trial show that a run overfits.
 
     Epochs that train both directions do not count.
     """
