@@ -76,8 +76,9 @@ class BeamSearch(Search):
         num_hypotheses: Number of hypotheses N returned, at most `width`.
         coverage_penalty: Factor b, at least 0; needs a model whose `initial_state`
             takes `coverage`, or, in `search`, a state with the coverage.
-        patience: Number p above 0: the search of a sentence ends after p W hypotheses.
-            Most engines use 1; None searches on while any live beam can still win.
+        patience: Number p above 0: the search of a sentence, or of a group, ends after
+            p times as many hypotheses as it has beams. Most engines use 1; None
+            searches on while any live beam can still win.
         min_length: Number of tokens before the end token may come, at least 0.
         repetition_penalty: Positive number by which the log-probability of tokens
             already generated is multiplied; 1 for no penalty.
@@ -183,7 +184,7 @@ class BeamSearch(Search):
         batch_size, width, kept = limits.shape[0], self.width, self.num_hypotheses
         # All but the first are forbidden: W equal beams would continue alike.
         first = ops.where(ops.arange(width) == 0, 0.0, FORBIDDEN)
-        only_first = ops.broadcast_to(ops.cast(first, "float32"), (batch_size, width))
+        initial = ops.broadcast_to(ops.cast(first, "float32"), (batch_size, width))
         pad = tokens.pad_id
         return BeamState(
             limits=limits,
@@ -191,8 +192,8 @@ class BeamSearch(Search):
             finished=limits <= 0,
             token=ops.full((batch_size, width), tokens.start_id, "int32"),
             token_ids=ops.full((batch_size, width, capacity), pad, "int32"),
-            ranking=only_first,
-            log_probs=only_first,
+            ranking=initial,
+            log_probs=initial,
             num_ended=ops.zeros((batch_size, 1), "int32"),
             ended_ids=ops.full((batch_size, kept, capacity), pad, "int32"),
             ended_ranking=ops.full((batch_size, kept), FORBIDDEN, "float32"),
@@ -239,9 +240,7 @@ class BeamSearch(Search):
 
         return keras.tree.map_structure(kept_if_finished, state, new), parents
 
-    def advance_beams(
-        self, state: BeamState, step: Step, avoided: Tensor | None = None
-    ) -> tuple[BeamState, Tensor]:
+    def advance_beams(self, state: BeamState, step: Step) -> tuple[BeamState, Tensor]:
         """Takes one step of all beams, or of one group of them.
 
         Args:
@@ -250,20 +249,17 @@ class BeamSearch(Search):
                 `choice_log_probs`, float32 tensors `(B, W, V)`, the model's own and
                 those to choose by; `index`, the position; `tokens`, the
                 `SpecialTokens`; `forced`, float32 tensor `(B, 1)`, the number of forced
-                tokens; `coverage`, float32 tensor `(B, W)` or None.
-            avoided: Float tensor `(B, V)` that is subtracted only for the choice, or
-                None.
+                tokens; `coverage`, float32 tensor `(B, W)` or None; `avoided`, float32
+                tensor `(B, V)` that is subtracted only for the choice, or None.
 
         Returns:
             The new state, and the beams that the new beams continue.
         """
-        if avoided is not None:
-            lower = step.choice_log_probs - avoided[:, None]
-            step = step._replace(choice_log_probs=lower)
-        candidates = self._candidates(state, step)
-        if avoided is not None:
+        lower = step.to_choose_by(step.choice_log_probs)
+        candidates = self._candidates(state, step._replace(choice_log_probs=lower))
+        if step.avoided is not None:
             # It affects which candidates are chosen, but not how they are ranked.
-            added = ops.take_along_axis(avoided, candidates.token, axis=1)
+            added = ops.take_along_axis(step.avoided, candidates.token, axis=1)
             candidates = candidates._replace(ranking=candidates.ranking + added)
         ends = ops.equal(candidates.token, step.tokens.end_id)  # (B, C)
         new = self._add_ended(state, candidates, ends, step)

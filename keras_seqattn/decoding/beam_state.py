@@ -61,6 +61,11 @@ class Step(NamedTuple):
     tokens: SpecialTokens
     forced: Tensor  # float32 (B, 1): the number of forced tokens
     coverage: Tensor | None  # float32 (B, W): the coverage of each beam, or None
+    avoided: Tensor | None = None  # float32 (B, V): subtracted for the choice alone
+
+    def to_choose_by(self, log_probs: Tensor) -> Tensor:
+        """Lowers log-probabilities `(B, W, V)` by what is avoided."""
+        return log_probs if self.avoided is None else log_probs - self.avoided[:, None]
 
 
 class Candidates(NamedTuple):
@@ -76,7 +81,7 @@ class Candidates(NamedTuple):
 def part_of(
     state: BeamState, number: int, count: int, names: Sequence[str] = OF_GROUPS
 ) -> BeamState:
-    """Returns the state of one of several groups, with its part of the named fields."""
+    """Returns the state of one group or penalty, with its part of the named fields."""
 
     def take(x: Tensor) -> Tensor:
         size = x.shape[1] // count
@@ -87,7 +92,7 @@ def part_of(
 
 
 def join(states: list[BeamState], names: Sequence[str] = OF_GROUPS) -> BeamState:
-    """Joins the states of several groups, which differ in the named fields."""
+    """Joins states of groups or of penalties, which differ in the named fields."""
     parts = [{name: getattr(state, name) for name in names} for state in states]
     joined = keras.tree.map_structure(lambda *x: ops.concatenate(x, axis=1), *parts)
     return states[0]._replace(**joined)

@@ -2,14 +2,14 @@
 
 For each beam a step finds the best W + 1 continuations (and one more for each of
 `stop_ids`), the next tokens of the phrases that are still missing, and the end token
-(`_continuations`). For each continuation it counts the tokens still missing
-(`_count_missing`): none if it ends, otherwise no more than there is space for.
+(`_continuations`). It keeps those that leave few enough tokens missing
+(`_count_missing`): none if they end, otherwise no more than there is space for.
 Continuations with equally many missing tokens form a bank. The beams are shared out
 evenly among the banks (`_allocate`), so that neither hypotheses that begin phrases too
 early nor those that never begin one take all beams.
-Shapes: B sentences, W beams, V vocabulary, M continuations of a sentence, C tokens, K
-constraints, A alternatives of each, L tokens of the longest phrase, U different tokens
-of a sentence's phrases.
+Shapes: B sentences, W beams, V vocabulary, M continuations of a sentence, C candidates
+or tokens, K constraints, A alternatives of each, L tokens of the longest phrase, U
+different tokens of a sentence's phrases.
 """
 
 import dataclasses
@@ -60,7 +60,7 @@ class ConstrainedBeamSearch(BeamSearch):
 
     def _candidates(self, state: BeamState, step: Step) -> Candidates:
         """Finds continuations that can meet the constraints, in order of choice."""
-        log_probs, _, index, tokens, _, _ = step
+        log_probs, index, tokens = step.log_probs, step.index, step.tokens
         batch_size, width, size = log_probs.shape
         # (B, W, M / W), and (B, W, M / W, K, A)
         token, value, progress = self._continuations(state, step)
@@ -68,11 +68,11 @@ class ConstrainedBeamSearch(BeamSearch):
         ranking = state.ranking[..., None] + value
         ends = self.replace_stop_ids(token, tokens, state.prefix, index)
         ends = ends == tokens.end_id
-        left = ops.reshape(state.limits - index - 1, (-1, 1, 1))
+        space = ops.reshape(state.limits - index - 1, (-1, 1, 1))
         # One place is kept for the end token, before which nothing may be missing.
-        possible = missing < ops.where(ends, 1, ops.maximum(left, 1))
+        possible = missing < ops.where(ends, 1, ops.maximum(space, 1))
         ranking = ops.where(possible, ranking, NO_CANDIDATE)
-        # If nothing is possible, beams end, even if the search's options forbid it.
+        # If all that is possible is forbidden, beams that miss nothing end anyway.
         is_stuck = ops.logical_not(ops.any(is_allowed(ranking), axis=(1, 2)))
         must_end = ops.logical_and(is_stuck[:, None], possible[..., -1])  # (B, W)
         ended = state.ranking + log_probs[..., tokens.end_id]
@@ -105,26 +105,26 @@ class ConstrainedBeamSearch(BeamSearch):
         Returns the tokens and the values to choose them by, `(B, W, M / W)`, and the
         progress of each phrase after them, `(B, W, M / W, K, A)`.
         """
-        log_probs, choice_log_probs, index, tokens, _, _ = step
-        batch_size, width, size = choice_log_probs.shape
+        batch_size, width, size = step.choice_log_probs.shape
         count = min(width + 1 + len(self.stop_ids), size)
-        value, token = best_of_each(choice_log_probs, count)
-        end = ops.full((batch_size, 1), tokens.end_id, "int32")
+        value, token = best_of_each(step.choice_log_probs, count)
+        end = ops.full((batch_size, 1), step.tokens.end_id, "int32")
         own = ops.concatenate([state.constraints.tokens, end], axis=1)[:, None]
         is_end = ops.arange(own.shape[2], dtype="int32") == own.shape[2] - 1
         next_token = ops.repeat(own, width, axis=1)  # (B, W, U + 1)
         every = ops.concatenate([token, next_token], axis=-1)
-        progress = self._advance_phrases(state, every, index, tokens)
-        # Never by the padding of `own`: a token of no phrase leaves no fewer missing.
+        progress = self._advance_phrases(state, every, step.index, step.tokens)
+        # The padding of `own` is never useful: no phrase has it.
         before = _count_missing(state.constraints, state.progress[:, :, None])
         fewer = _count_missing(state.constraints, progress[:, :, count:]) < before
         useful = ops.where(is_end, before == 0, fewer)
         # A phrase may contain a token that the search's options forbid: it is then
         # chosen by the model's own log-probability. The end token stays forbidden.
-        next_value = ops.take_along_axis(choice_log_probs, next_token, axis=-1)
-        as_told = ops.logical_or(is_allowed(next_value), is_end)
-        unasked = ops.take_along_axis(log_probs, next_token, axis=-1)
-        next_value = ops.where(as_told, next_value, unasked)
+        next_value = ops.take_along_axis(step.choice_log_probs, next_token, axis=-1)
+        is_kept = ops.logical_or(is_allowed(next_value), is_end)
+        own_log_probs = step.to_choose_by(step.log_probs)
+        own_value = ops.take_along_axis(own_log_probs, next_token, axis=-1)
+        next_value = ops.where(is_kept, next_value, own_value)
         next_value = ops.where(useful, next_value, NO_CANDIDATE)
         same = token[..., None] == next_token[:, :, None]  # (B, W, count, U + 1)
         twice = ops.any(ops.logical_and(same, useful[:, :, None]), axis=-1)
@@ -153,10 +153,10 @@ class ConstrainedBeamSearch(BeamSearch):
         after = ops.cast(after, "int32")  # (B, W, C, K, A)
         progress = progress[:, :, None]
         lengths = state.constraints.lengths[:, None, None]
-        started = count_forced(state.prefix, tokens.pad_id)
+        forced = count_forced(state.prefix, tokens.pad_id)
         # What counts only at the beginning cannot begin after the first token that is
         # not forced.
-        late = ops.reshape(index != started, (-1, 1, 1, 1, 1))
+        late = ops.reshape(index != forced, (-1, 1, 1, 1, 1))
         late = ops.logical_and(late, state.constraints.is_first[:, None, None])
         after = ops.where(ops.logical_and(late, progress == 0), 0, after)
         follows = ops.logical_not(self._continues(token))[..., None, None]
@@ -177,9 +177,9 @@ class ConstrainedBeamSearch(BeamSearch):
 def _count_missing(constraints: Constraints, progress: Tensor) -> Tensor:
     """Counts the tokens that are missing, `(B, W, C, K, A)` to int32 `(B, W, C)`.
 
-    All tokens of the constraints not yet met for good count, except those of complete
-    phrases or, if there are more, those already generated of the phrase that is
-    furthest. They are not both left out, since that phrase's next token may continue
+    These are the tokens of all constraints not yet met for good, without those of
+    complete phrases or those already generated of one that is begun, whichever are
+    more. They are not both left out, since the next token of the begun one may continue
     the last word of a complete one. A phrase whose first token would continue a word
     counts one more until it is begun. So some token always leaves fewer missing.
     """
@@ -190,8 +190,8 @@ def _count_missing(constraints: Constraints, progress: Tensor) -> Tensor:
     is_open, is_complete = left >= 0, left == 0  # below 0: met for good
     begun = ops.where(is_open, ops.maximum(whole - left, 0), 0)
     complete = ops.sum(ops.where(is_complete, whole, 0), axis=-1)
-    every = ops.sum(ops.where(is_open, whole, 0), axis=-1)
-    return every - ops.maximum(complete, ops.max(begun, axis=-1))
+    total = ops.sum(ops.where(is_open, whole, 0), axis=-1)
+    return total - ops.maximum(complete, ops.max(begun, axis=-1))
 
 
 def _allocate(ranking: Tensor, missing: Tensor, count: int) -> Tensor:

@@ -28,7 +28,7 @@ class Phrase(NamedTuple):
     """One way to meet a constraint."""
 
     ids: tuple[int, ...]
-    is_first: bool = False  # counts only at the beginning of the generated text
+    is_first: bool = False  # counts only right after the forced tokens
     is_glued: bool = False  # its first token would continue a word before it
 
     @property

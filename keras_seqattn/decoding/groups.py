@@ -30,12 +30,12 @@ def advance_groups(
         here = slice(first, first + group.width)
         part = part_of(state, number, count)
         own = step._replace(
+            avoided=search.diversity_penalty * chosen,
             log_probs=step.log_probs[:, here],
             choice_log_probs=step.choice_log_probs[:, here],
             coverage=None if step.coverage is None else step.coverage[:, here],
         )
-        avoided = search.diversity_penalty * chosen
-        new, from_beams = group.advance_beams(part, own, avoided)
+        new, from_beams = group.advance_beams(part, own)
         live = ops.cast(is_allowed(new.ranking), "float32")[..., None]
         chosen = chosen + ops.sum(ops.one_hot(new.token, size) * live, axis=1)
         # No beam of a finished group is live, so the group finds no more hypotheses.

@@ -23,7 +23,8 @@ from keras_seqattn.decoding.beam_state import (
 )
 from keras_seqattn.decoding.hypotheses import SpecialTokens
 
-# The fields of a state that each of the searches has for itself: its hypotheses.
+# The fields of a state that each of the searches has for itself: its hypotheses. As
+# many have ended in each, so `num_ended` is not one of them.
 ENDED = ("ended_ids", "ended_ranking", "ended_scores")
 
 
@@ -31,7 +32,8 @@ ENDED = ("ended_ids", "ended_ranking", "ended_scores")
 class BeamSweep(BeamSearch):
     """Finds for each of N length penalties the best hypothesis of its `BeamSearch`.
 
-    Its hypotheses come in the order of the penalties, not best first.
+    Its hypotheses come in the order of the penalties, not best first. It has one group
+    of beams, and a `num_hypotheses` of 1.
     """
 
     length_penalties: tuple[float, ...] = (1.0,)

@@ -263,6 +263,19 @@ def test_phrases_are_said_whatever_else_is_asked(search):
             assert words[: len(prefix[b])] == prefix[b]
 
 
+@pytest.mark.backends("torch")
+def test_what_groups_avoid_affects_no_ranking_of_a_phrase_that_is_told_to_be_avoided():
+    search = decoding.BeamSearch(
+        6, num_groups=3, num_hypotheses=6, no_repeat_ngram=1, diversity_penalty=5.0
+    )
+    sources = [[token] for token in range(3, 12)]
+    given = [[[5, 5, 6], [9]]] * len(sources)
+    found = decoding.generate(scripted(), sources, search, constraints=given)
+    for b in range(len(sources)):  # Rankings are scores here, so the best come first.
+        scores = [score for _, score in found.ranked(b)]
+        assert scores == sorted(scores, reverse=True)
+
+
 @pytest.mark.slow_on("tensorflow")
 @pytest.mark.parametrize("length", [4, 7])
 def test_a_phrase_is_said_where_its_last_word_ends(length):
