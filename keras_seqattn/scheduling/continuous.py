@@ -15,9 +15,9 @@ caches are ring buffers of the rows' capacity. The model must have `grow_state`,
 `step` must take `start`. If a program takes no more sentences than it has rows, none
 would wait: `generation` makes it a static batch.
 
-`schedule` searches short sentences before long ones. The sentences that a program of
-short ones leaves unfinished, the last few and those that overflowed, are searched again
-with longer ones.
+`schedule` searches short sentences before long ones. Those that a program of short ones
+leaves unfinished, at most `HANDOFF_SHARE` of its rows and what overflowed, are searched
+again with longer ones.
 Shapes: B sentences, filled to Q, the number that a program takes; R rows.
 """
 
@@ -107,8 +107,8 @@ def search_continuously(
     results = keras.tree.map_structure(lambda x: x[: len(sentences.limits)], results)
     if to_the_end and options.tail:  # without a tail nothing overflows
         for left in in_batches(np.flatnonzero(~results.finished), options.tail):
-            # Both programs are compiled already. The first begins the sentences and
-            # takes no step, since so few are left; the second has the whole capacity.
+            # The same two programs. The first begins the sentences and takes no step,
+            # since so few are left; the second has the whole capacity.
             state = _run_rows(model, options, sentences.take(left), options.tail)
             found = finish(model, options, state.running, state.start)
             put_rows(results, left, found)
@@ -217,7 +217,7 @@ def _encode_all(
 ) -> tuple[State, State]:
     """Encodes the first `count` of the Q sentences, block by block.
 
-    Returns the model's state of each for one step, and the state that belongs to no
+    Returns the model's state of each, of capacity 1, and the state that belongs to no
     sentence.
     """
     size, length = source_ids.shape

@@ -4,8 +4,8 @@ There are two policies. In static batches (`static`) sentences begin together. I
 continuous batching (`continuous`) a sentence begins when another has ended. `make_plan`
 chooses continuous batching if the model can begin a sentence late, several threads
 search, and there are more sentences than rows in their programs. It also says how many
-sentences a program searches at once. `decode_lists` corrects the choice for a single
-program, which is a static batch if it takes no more sentences than it has rows.
+sentences a program searches at once. Where sources are so long that a program takes no
+more of them than it has rows, `decode_lists` makes it a static batch all the same.
 Shapes: B sentences, S source length, L capacity in generated tokens, P prefix length, N
 hypotheses.
 """
@@ -63,7 +63,7 @@ from keras_seqattn.scheduling.static import (
 )
 
 # When several programs run at once: the fewest and the most rows that are planned for
-# one. Long sentences may get fewer.
+# one. Few sentences, or long ones, get fewer.
 BATCH_SIZE_PER_THREAD = (16, 32)
 # By how many tokens the first capacity exceeds the source: most translations fit.
 EXTRA_CAPACITY = 8
@@ -127,11 +127,11 @@ def generate(
 
     `model` has `encode(source_ids) -> memory`, `initial_state(memory, max_length,
     width) -> state` and `step(token_ids, state, index) -> (logits, state)`. If it has
-    `grow_state(state, max_length, index) -> state` too, a large batch begins with less
-    memory; if its `step` also takes `start`, many sentences are batched continuously,
-    with TensorFlow or JAX on a CPU of several cores. Batches and lengths are padded to
-    a few sizes, so few programs are compiled, once for each model and search;
-    `compile_report(model)` counts them.
+    `grow_state(state, max_length, index) -> state` too, a large batch without a
+    `max_length` begins with less memory; if its `step` also takes `start`, many
+    sentences are batched continuously, with TensorFlow or JAX on a CPU of several
+    cores. Batches and lengths are padded to a few sizes, so few programs are compiled,
+    once for each model and search; `compile_report(model)` counts them.
 
     Args:
         model: The model. Its attributes `start_id`, `end_id`, `pad_id` and `variables`
@@ -263,7 +263,7 @@ def decode_lists(
     )
     if constraints is not None:
         check_lengths(constraints, limits, map(len, prefixes), first)
-        table = table_size(constraints)
+        sizes = table_size(constraints)
     # The longest first, as `schedule` needs them.
     lengths = {
         index: padded_length(model, len(lists[index]), plan.continuous)
@@ -281,7 +281,7 @@ def decode_lists(
         tables = ()
         if constraints is not None:
             rows = [constraints[index] for index in batch]
-            tables = make_constraints(rows, model.pad_id, table)
+            tables = make_constraints(rows, model.pad_id, sizes)
         sentences = _sentences(
             model, some, length, limits[batch], seeds[batch], prefix, tables
         )
@@ -317,15 +317,15 @@ def _search(
     Unless `to_the_end`, sentences that the program leaves unfinished stay so. Returns
     token ids `(B, N, L)`, scores `(B, N)`, and which were searched to the end.
     """
-    search = continuous.search_continuously if some_may_wait else static.search_batch
-    state = search(model, options, sentences, to_the_end)
+    policy = continuous.search_continuously if some_may_wait else static.search_batch
+    state = policy(model, options, sentences, to_the_end)
     return *options.method.results(state), state.finished
 
 
 def prepare_one(
     model: Any, ids: list[int], search: Search, max_length: int | None = None
 ) -> tuple[Sentences, ProgramOptions]:
-    """Returns what a search of one sentence needs, for the caller's own loop.
+    """Returns what a search of one sentence needs, for the loop of `streaming`.
 
     The `Sentences` are filled to the program's size.
     """
@@ -350,8 +350,8 @@ def _sentences(
     prefix = np.zeros((len(lists), 0), "int32")
     if any(map(len, prefixes)):
         prefix = pad_lists(prefixes, model.pad_id)
-        width = padded_length(model, prefix.shape[1])
-        prefix = pad_to_length(prefix, width, model.pad_id)
+        total = padded_length(model, prefix.shape[1])
+        prefix = pad_to_length(prefix, total, model.pad_id)
     source_ids = pad_lists(lists, model.pad_id)
     return Sentences(
         source_ids=pad_to_length(source_ids, length, model.pad_id),
@@ -379,9 +379,9 @@ def _program_options(
         # generated tokens; that number differs for each length, so it is padded.
         capacity = padded_length(model, limit)
     first = capacity
-    can_grow = max_length is None and "grow" in abilities(model)
+    grows = max_length is None and "grow" in abilities(model)
     stops_early = size in static.TAILS  # The tail goes on with the whole capacity.
-    if can_grow and stops_early:
+    if grows and stops_early:
         first = min(capacity, length + EXTRA_CAPACITY)
     coverage = method.needs_coverage
     vocabulary_size = check_model(model, (size, length), first, method.width, coverage)
@@ -400,7 +400,7 @@ def _check_forced(sentences: Sentences, pad_id: int, size: int | None) -> None:
 
 
 def _capacity(model: Any, length: int, max_length: int | None = None) -> int:
-    """Returns the largest number of generated tokens for sources of a padded length."""
+    """Returns the most tokens generated for a source as long as a padded length."""
     if max_length is None:
         return token_limit(model, length)
     own_limit = max_new_tokens(model, 0)

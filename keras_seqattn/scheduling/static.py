@@ -5,11 +5,11 @@
         _resume_search(state of that part)       # with the whole capacity
 
 The last few sentences of a batch take many more steps than the others. So a batch of a
-size in `TAILS` begins with little capacity for generated tokens, which makes each step
-cheaper. It stops when only its tail, a quarter of the sentences, is left, or when that
-capacity is used up. What is left goes on in batches of the tail's size, with the whole
-capacity. A batch of another size has the whole capacity from the beginning, and stops
-when all have ended.
+size in `TAILS` begins with little capacity for generated tokens, if the model's state
+can grow and the caller sets no limit, which makes each step cheaper. It stops when only
+its tail, a quarter of the sentences, is left, or when that capacity is used up. What is
+left goes on in batches of the tail's size, with the whole capacity. A batch of another
+size has the whole capacity from the beginning, and stops when all have ended.
 
 Batches and lengths are padded to few sizes, for which few programs are compiled: short
 batches of one search all to the same size, long ones to the next of `BATCH_SIZES`.

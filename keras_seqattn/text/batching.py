@@ -1,4 +1,4 @@
-"""Batches of sentence pairs for `fit`: few shapes, little padding, nothing lost."""
+"""Batches of sentence pairs for `fit`: few shapes, little padding."""
 
 import itertools
 import warnings
@@ -124,8 +124,9 @@ def translation_batches(
 
     Raises:
         ValueError: If the corpus is empty or its sides differ in length; if a
-            tokenizer's `pad_id` is its `end_id`; if no pair of a corpus fits; if the
-            numbers given do not describe batches; if there is `cutoff` without a second
+            tokenizer's `pad_id` is its `end_id`; if no pair fits a bucket or, with a
+            `temperature` above 1, none of a corpus; if the numbers given do not
+            describe batches; if there is `cutoff` without a second
             copy, or with a tokenizer that has no `unknown_id`; if `views` are not one
             for each copy, or do not fit `sampling`; if there are `bidirectional_epochs`
             with two tokenizers or several corpora; if the dicts differ in their tags;
@@ -191,7 +192,7 @@ def plan_epochs(
     temperature: float = 1.0,
     cache: Path | None = None,
 ) -> tuple[Epochs, int]:
-    """Returns the epochs of tokenized corpora, and the number of pairs left out.
+    """Returns the epochs of tokenized corpora, and how many pairs are too long.
 
     `tokenizers` has that of the sources and that of the targets. With one, the corpora
     are texts, which are their own translations: only one side is tokenized and kept,
@@ -283,10 +284,10 @@ def _fits(lengths, bucket_lengths, kind):
     return fits
 
 
-def _sizes_found(found, lengths, sizes, corpora, bucket_lengths):
-    """Returns how many of the pairs found each corpus has; none is an error."""
+def _sizes_found(rows, lengths, sizes, corpora, bucket_lengths):
+    """Returns how many of these pairs each corpus has; none is an error."""
     ends = np.cumsum(sizes)
-    counts = np.diff(np.searchsorted(found, [0, *ends])).tolist()
+    counts = np.diff(np.searchsorted(rows, [0, *ends])).tolist()
     parts = np.split(lengths, ends[:-1])
     for corpus, count, part in zip(corpora, counts, parts, strict=True):
         if not count:

@@ -1,6 +1,6 @@
 """`Copies`: how the copies of a pair, side by side in a batch, differ.
 
-Shapes: P pairs, R rows of a batch (P times the copies), L its length.
+Shapes: B pairs of a batch, R its rows (B times the copies), L its length.
 """
 
 import dataclasses
@@ -59,7 +59,7 @@ class Copies:
         return self.views or ("sampled" if self.sampling else "plain",)
 
     def side_by_side(self, arrays: Sequence[np.ndarray]) -> np.ndarray:
-        """Interleaves the rows `(P, L)` of each of `segmentations` to `(R, L)`."""
+        """Interleaves the rows `(B, L)` of each of `segmentations` to `(R, L)`."""
         copies = [*arrays] * (self.number // len(arrays))
         return np.stack(copies, axis=1).reshape(-1, copies[0].shape[1])
 

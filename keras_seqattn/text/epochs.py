@@ -79,10 +79,10 @@ class Epochs:
     def _list_batches(self, sides, rng=None, steps=0):
         """Lists an epoch's batches as (shape, pairs), halving some to reach `steps`."""
         lengths = np.max([lengths_of(both) for both in sides], axis=0)
-        places = np.searchsorted([length for _, length in self.buckets], lengths)
+        fitting = np.searchsorted([length for _, length in self.buckets], lengths)
         batches = []
-        for place, shape in enumerate(self.buckets):
-            pairs = np.flatnonzero(places == place)
+        for number, shape in enumerate(self.buckets):
+            pairs = np.flatnonzero(fitting == number)
             pairs = rng.permutation(pairs) if rng else pairs
             size = shape[0] // self.copies.number
             slices = (pairs[i : i + size] for i in range(0, len(pairs), size))
@@ -98,7 +98,7 @@ class Epochs:
     def _draws(self, number) -> Iterator[list]:
         """Yields drawn segmentations, and finally plain ones, which always fit `steps`.
 
-        Each is a list with the `Side`s of each of the copies' segmentations.
+        Each has its `Side`s for each of the copies' segmentations.
         `number` counts epochs from 1; 0 is for the draws that only determine `steps`.
         """
         views = self.copies.segmentations
@@ -126,8 +126,8 @@ class Epochs:
 class Epoch:
     """The batches of one epoch.
 
-    `number` counts epochs from 0. `sides` are the `Side`s of each of the copies'
-    segmentations, `batches` the (shape, pairs) of each batch.
+    `number` counts epochs from 0. `sides` has for each of the copies' segmentations its
+    `Side`s, `batches` the (shape, pairs) of each batch.
     """
 
     epochs: Epochs
@@ -144,8 +144,8 @@ class Epoch:
         epochs, ((size, length), pairs) = self.epochs, self.batches[index]
         rows = _spread(pairs, size // epochs.copies.number, epochs.parts)
         *sources, labels = (
-            epochs.copies.side_by_side([side.padded(rows, length) for side in drawn])
-            for drawn in zip(*self.sides, strict=True)
+            epochs.copies.side_by_side([side.padded(rows, length) for side in views])
+            for views in zip(*self.sides, strict=True)
         )
         target_ids = _shifted(labels, epochs.tokenizers[-1])
         if not sources:

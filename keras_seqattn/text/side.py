@@ -1,4 +1,4 @@
-"""`Side`: the lines of one language as token ids, to be put into batches.
+"""`Side`: the lines of one side as token ids, to be put into batches.
 
 Shapes: P lines, R rows of a batch, L its length.
 """
@@ -13,7 +13,7 @@ from keras_seqattn.annotations import TokenizerLike
 
 
 class Side(NamedTuple):
-    """Token ids of one language, flat; each line ends with the end token.
+    """Token ids of one side, flat; each line ends with the end token.
 
     Attributes:
         ids: Array of all ids, of any integer dtype, in memory or on disk.
