@@ -127,6 +127,7 @@ def fixed_ground():
     keras.utils.set_random_seed(0)
     yield
     keras.config.set_dtype_policy("float32")
+    keras.config.set_floatx("float32")
 
 
 @pytest.fixture

@@ -740,3 +740,21 @@ def test_the_result_has_the_dtype_of_the_query(rng, kernel):
         query.astype("float16"), key, value, implementation=kernel
     )
     assert keras.backend.standardize_dtype(output.dtype) == "float16"
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_the_default_dtype_of_keras_makes_no_difference(rng, kernel):
+    query, key, value, mask, bias = draw(rng, mask="heads", bias="heads")
+    mask[0, :, 1] = False  # a query that may attend to nothing
+    options = {} if kernel == "fused" else {"dropout": 0.4, "seed": 1}
+
+    def attend(*inputs):
+        return layers.dot_product_attention(
+            *inputs, mask=mask, bias=bias, implementation=kernel, **options
+        )
+
+    expected = values_and_gradients(attend, [query, key, value])
+    keras.config.set_floatx("float16")
+    output, gradients = values_and_gradients(attend, [query, key, value])
+    for x, right in zip([output, *gradients], [expected[0], *expected[1]], strict=True):
+        np.testing.assert_allclose(x, right, atol=1e-6)

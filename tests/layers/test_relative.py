@@ -232,6 +232,12 @@ def test_buckets_equal_the_formula_in_floats(num_buckets, max_distance, bidirect
     assert numpy(layer.buckets(behind.astype("int32"))).tolist() == expected
 
 
+def test_buckets_are_int32_whatever_the_default_dtype_of_keras():
+    keras.config.set_floatx("float64")  # with which Keras makes an `int` an int64
+    buckets = layers.RelativeBias().buckets(ops.arange(-1, 2, dtype="int32"))
+    assert keras.backend.standardize_dtype(buckets.dtype) == "int32"
+
+
 @pytest.mark.parametrize("offset", [0, 2])
 def test_relative_bias_is_the_table_at_the_buckets(rng, offset):
     layer = built(layers.RelativeBias(8, 6))

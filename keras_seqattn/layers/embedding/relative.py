@@ -215,7 +215,7 @@ class RelativeBias(_Bias):
         bucket = ops.take(table, ops.minimum(distance, self.max_distance), axis=0)
         if not self.bidirectional:
             return bucket
-        return bucket + ops.where(behind < 0, size, 0)
+        return bucket + size * ops.cast(behind < 0, "int32")
 
     def get_config(self) -> dict[str, Any]:
         """Returns the constructor's arguments."""

@@ -37,7 +37,8 @@ def softmax(
         scores = scores + ops.cast(of_pairs(bias), "float32")
     if mask is not None:
         # Added, since the gradient of `where` would be another pass over all scores.
-        scores = scores + ops.where(mask, 0.0, MASKED_SCORE)
+        hidden = ops.cast(MASKED_SCORE, "float32")  # not in Keras's default dtype
+        scores = scores + ops.where(mask, 0.0, hidden)
     # Keras warns about a softmax over one key, all that a first position may see.
     one_key = scores.shape[-1] == 1
     scores = scores * 0 + 1 if one_key else ops.softmax(scores)  # 1, but NaN of NaN

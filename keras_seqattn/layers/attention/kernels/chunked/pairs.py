@@ -125,7 +125,8 @@ class BlockPairs:
             return 1.0
         seed = self._seed, i * self.kv.count + j
         draws = computed_uniform(ops.shape(like), seed, like.dtype)
-        return ops.where(draws >= self._dropout, 1.0 / (1.0 - self._dropout), 0.0)
+        scale = ops.cast(1.0 / (1.0 - self._dropout), like.dtype)
+        return ops.where(draws >= self._dropout, scale, 0.0)
 
     def broadcast(self, x: Tensor) -> Tensor:
         """Expands a mask or bias to rank 4, and axes of unknown length to the full one.
