@@ -758,3 +758,25 @@ def test_the_default_dtype_of_keras_makes_no_difference(rng, kernel):
     output, gradients = values_and_gradients(attend, [query, key, value])
     for x, right in zip([output, *gradients], [expected[0], *expected[1]], strict=True):
         np.testing.assert_allclose(x, right, atol=1e-6)
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_options_may_be_scalars_of_numpy(rng, kernel):
+    query, key, value, _, bias = draw(rng, bias="heads")
+    dropout = 0.0 if kernel == "fused" else 0.4
+
+    def attend(bias, **options):
+        return layers.dot_product_attention(
+            query, key, value, bias=bias, seed=1, implementation=kernel, **options
+        )
+
+    def values(**options):
+        return values_and_gradients(lambda x: attend(x, **options), [bias])
+
+    output, gradients = values(window=np.int64(2), dropout=np.float64(dropout))
+    expected = values(window=2, dropout=dropout)
+    np.testing.assert_array_equal(output, expected[0])
+    np.testing.assert_array_equal(gradients, expected[1])
+    np.testing.assert_array_equal(
+        numpy(attend(None, causal=np.False_)), numpy(attend(None))
+    )

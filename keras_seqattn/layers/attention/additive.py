@@ -142,7 +142,7 @@ def additive_scores(
     """
     query, key, _ = checked_inputs(query, key, key)
     mask, bias = checked_mask_and_bias(query, key, mask, bias)
-    masks.check_band(causal, window, offset)
+    causal, window = masks.checked_band(causal, window, offset)
     arguments.tensor("vector", vector)
     vector = ops.convert_to_tensor(vector)
     if tuple(vector.shape) != tuple(query.shape[2:]):

@@ -101,8 +101,8 @@ def dot_product_attention(
     query, key, value = checked_inputs(query, key, value)
     mask, bias = checked_mask_and_bias(query, key, mask, bias)
     arguments.scalar("scale", scale, optional=True)
-    masks.check_band(causal, window, offset)
-    arguments.fraction("dropout", dropout)
+    causal, window = masks.checked_band(causal, window, offset)
+    dropout = arguments.fraction("dropout", dropout)
     arguments.seed("seed", seed)
     options = {"mask": mask, "causal": causal, "window": window, "offset": offset}
     arguments.choice("implementation", implementation, IMPLEMENTATIONS)
@@ -192,7 +192,7 @@ def attention_scores(
     query, key, _ = checked_inputs(query, key, key)
     mask, bias = checked_mask_and_bias(query, key, mask, bias)
     arguments.scalar("scale", scale, optional=True)
-    masks.check_band(causal, window, offset)
+    causal, window = masks.checked_band(causal, window, offset)
     mask = masks.pair_mask(query, key, mask, causal, window, offset)
     weights = explicit.softmax(dot_scores(query, key, scale), mask, bias, query.dtype)
     return explicit.zero_empty_rows(weights, mask, heads_last=False)
@@ -278,7 +278,7 @@ def choose_implementation(
         'chunked'
     """
     _check_shapes(query_shape, key_shape, value_shape)
-    masks.check_band(causal, window, offset)
+    causal, window = masks.checked_band(causal, window, offset)
     arguments.tensor("mask", mask, optional=True)
     distances.check_bias(bias)
     arguments.fraction("dropout", dropout)

@@ -205,11 +205,14 @@ def is_causal(use_causal_mask: Any) -> bool:
     return bool(arguments.instance("use_causal_mask", use_causal_mask, kinds, wanted))
 
 
-def check_band(causal: bool, window: int | None, offset: int | Tensor) -> None:
-    """Checks the arguments that say which keys a query sees by its position."""
-    arguments.boolean("causal", causal)
-    arguments.positive_integer("window", window, optional=True)
+def checked_band(
+    causal: bool, window: int | None, offset: int | Tensor
+) -> tuple[bool, int | None]:
+    """Returns `causal` and `window` as plain Python, if they and `offset` are valid."""
+    causal = arguments.boolean("causal", causal)
+    window = arguments.positive_integer("window", window, optional=True)
     arguments.index("offset", offset)
+    return causal, window
 
 
 def pair_mask(
