@@ -298,6 +298,13 @@ def test_a_given_query_mask_is_respected(rng):
     np.testing.assert_array_equal(empty, np.repeat(~QUERY_MASK[:, None], 4, axis=1))
 
 
+def test_a_layer_that_is_not_built_has_symbolic_scores():
+    query = keras.KerasTensor((None, T, 6, D))
+    layer = layers.MultiHeadAttention(2, 3, attention_axes=-2)
+    _, scores = layer.compute_output_spec(query, query, return_attention_scores=True)
+    assert scores.shape == (None, T, 2, 6, 6) and layer.attention_axes == (-2,)
+
+
 def test_symbolic_scores_have_the_shape_of_cross_attention():
     layer = layers.MultiHeadAttention(num_heads=2, key_dim=3)
     inputs = keras.Input((T, D)), keras.Input((S, D))

@@ -275,10 +275,8 @@ class MultiHeadAttention(arguments.Checked, keras.layers.Layer):
         checks.check_ranks(query_shape, value_shape)
         checks.check_key_shape(value_shape, key_shape)
         self._build_projections(query_shape, value_shape, key_shape)
-        rank = len(query_shape)
-        axes = self.attention_axes or tuple(range(1, rank - 1))
-        axes = self.attention_axes = checks.axes_of_inputs(axes, rank)
-        self._folding = Folding(rank, axes)
+        self._folding = self._folding_of(len(query_shape))
+        axes = self.attention_axes = self._folding.axes
         if self.score == "additive":
             self.score_vector = self.add_weight(
                 name="score_vector",
@@ -290,6 +288,10 @@ class MultiHeadAttention(arguments.Checked, keras.layers.Layer):
         if self.positions is not None:
             self._build_positions(axes)
         keep_frozen(self)
+
+    def _folding_of(self, rank):
+        axes = self.attention_axes or tuple(range(1, rank - 1))
+        return Folding(rank, checks.axes_of_inputs(axes, rank))
 
     # The order of the weights and the names of the attributes are those of
     # `keras.layers.MultiHeadAttention`, so that its weights fit. The norms of queries
@@ -772,7 +774,8 @@ class MultiHeadAttention(arguments.Checked, keras.layers.Layer):
         output = keras.KerasTensor(shape, self.compute_dtype)
         if not return_attention_scores:
             return output
-        shape = self._folding.scores_shape(query.shape, value.shape, self.num_heads)
+        fold = self._folding_of(len(query.shape))  # The layer may not be built yet.
+        shape = fold.scores_shape(query.shape, value.shape, self.num_heads)
         return output, keras.KerasTensor(shape, self.compute_dtype)
 
     def get_config(self) -> dict[str, Any]:
