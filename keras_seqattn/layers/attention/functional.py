@@ -106,11 +106,11 @@ def dot_product_attention(
     arguments.seed("seed", seed)
     options = {"mask": mask, "causal": causal, "window": window, "offset": offset}
     arguments.choice("implementation", implementation, IMPLEMENTATIONS)
-    attend = functools.partial(
-        _attend, query, key, value, bias, scale, dropout, seed, **options
+    attend_with = functools.partial(
+        _attend_with, query, key, value, bias, scale, dropout, seed, **options
     )
     if implementation != "auto":
-        return attend(implementation)
+        return attend_with(implementation)
     choose = functools.partial(
         choose_implementation,
         *(query.shape, key.shape, value.shape),
@@ -126,13 +126,15 @@ def dot_product_attention(
     chosen = choose(device="cpu")
     on_gpu = choose(device="gpu") if finds_cudnn() else chosen
     if on_gpu == chosen:
-        return attend(chosen)
+        return attend_with(chosen)
     return tracing.by_platform(
-        query, default=lambda: attend(chosen), gpu=lambda: attend(on_gpu)
+        query, default=lambda: attend_with(chosen), gpu=lambda: attend_with(on_gpu)
     )
 
 
-def _attend(query, key, value, bias, scale, dropout, seed, implementation, **options):
+def _attend_with(
+    query, key, value, bias, scale, dropout, seed, implementation, **options
+):
     """Computes `dot_product_attention` with one of the kernels."""
     if implementation == "explicit":
         mask = masks.pair_mask(query, key, **options)
