@@ -22,7 +22,7 @@ class DistanceBias:
     Shapes: H heads, T target length, S source length, N = T + S - 1 distances.
 
     Args:
-        values: Float tensor `(H, N)`, or `(1, N)` for all heads:
+        values: Float tensor `(H, N)`, or `(1, N)` for all heads, of finite numbers:
             `values[h, j - i + T - 1]` is added to the score of query i and key j.
         target_length: Number of queries T, an integer or a scalar tensor.
         learned: Whether `values` needs a gradient.
@@ -33,7 +33,7 @@ class DistanceBias:
         learned: Whether `values` needs a gradient.
 
     Raises:
-        ValueError: If an argument is of another kind.
+        ValueError: If an argument is of the wrong type.
 
     Example:
         >>> from keras import ops

@@ -72,7 +72,7 @@ def _mix_bits(x):
 
 
 class Dropout(keras.layers.Dropout):
-    """`keras.layers.Dropout` with `drop`, without `noise_shape`: for other layers."""
+    """Dropout as a part of other layers: applies `drop`, ignores `noise_shape`."""
 
     def call(self, inputs: Tensor, training: bool = False) -> Tensor:
         """Applies dropout while training."""

@@ -51,8 +51,8 @@ def dot_product_attention(
     output = softmax(scale * query . key^T + bias) . value, where a masked pair has
     weight zero and a query that may attend to nothing gives exactly zero. The softmax
     is in float32; the query is scaled before the product, and scores of float16 are
-    computed in float32, so that they do not overflow. Every implementation gives the
-    same numbers.
+    computed in float32, so that they do not overflow. Without dropout, every
+    implementation gives the same numbers.
 
     The numbers at masked pairs change neither outputs nor gradients, as long as they
     are finite: NaN or infinity there may spread, since 0 * NaN is NaN. A length or a
@@ -247,11 +247,12 @@ def choose_implementation(
     numbers, else "explicit". The kernels have no dropout; JAX's needs values as wide as
     the keys, and is not used in float16, for which it has no gradient on a CPU.
 
-    Longer attention is "chunked", which takes O(T + S) memory and skips what a window
-    hides. It is "fused" if that kernel takes no more memory (torch's, or JAX's on a GPU
-    in bfloat16), there is no bias, and pairs are hidden by nothing, by a mask of keys
-    alone, or by `causal` alone with `offset` 0. If queries have a padding mask too, as
-    in self-attention on padded inputs, layers combine both into a mask of pairs.
+    Longer attention is "chunked", which takes O(T + S) memory and skips blocks that
+    `causal` or `window` hides. It is "fused" if that kernel takes no more memory
+    (torch's, or JAX's on a GPU in bfloat16), there is no bias, and pairs are hidden by
+    nothing, by a mask of keys alone, or by `causal` alone with `offset` 0. If queries
+    have a padding mask too, as in self-attention on padded inputs, layers combine both
+    into a mask of pairs.
 
     Args:
         query_shape: Shape `(B, T, H, K)`.

@@ -29,8 +29,8 @@ class KVCache(NamedTuple):
     what is written stays where it is, and a small table that is reordered, `ancestry`,
     tells which beam wrote each position of a beam's history. The tensors have the
     layout in which attention multiplies them, with position and beam on one axis: a
-    compiler would transpose or copy any other layout at every step. Immutable: each
-    method returns another cache.
+    compiler would transpose or copy any other layout at every step. Immutable: `write`,
+    `repeat` and `grow` return a new cache.
 
     Args:
         key: Float tensor `(B, G, K, slots)`, the keys as they are attended to: normed,
@@ -116,7 +116,7 @@ def visible_slots(
     mask: Tensor | None = None,
     ancestry: Tensor | None = None,
 ) -> Tensor:
-    """Returns the slots that beams may attend to at a step: `(B or 1, 1, W or 1, L W)`.
+    """Marks the slots that beams may attend to at a step: `(B or 1, 1, W or 1, L W)`.
 
     `index` is the position written last. `mask` `(B, L)` is over the places of the
     cache; `ancestry` `(B, W, L)` is what `mark_ancestry` returns, None for a single

@@ -267,7 +267,7 @@ def _rank_4_mask(mask, full):
 
 
 def _distance(target_length, source_length, offset):
-    """Returns how far each query stands behind each key: i + offset - j."""
+    """Returns the position of each query minus that of each key, i + offset - j."""
     source_length = target_length if source_length is None else source_length
     check_lengths(target_length, source_length, offset)
     rows = ops.arange(target_length, dtype="int32") + as_int32(offset)

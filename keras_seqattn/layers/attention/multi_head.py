@@ -80,7 +80,8 @@ class MultiHeadAttention(arguments.Checked, keras.layers.Layer):
             None.
         attention_axes: The axes attended over, of inputs `(B, ..., D)`; all between
             the first and the last when None.
-        sliding_window: Positive integer: query i sees only keys |i - j| < window.
+        sliding_window: Positive integer: query i sees only keys
+            |i + offset - j| < window.
         flash_attention: True stands for `implementation="fused"`, False for
             "explicit". None: `implementation`; its "auto" stands for "explicit" in a
             layer made after `keras.config.disable_flash_attention()`.
@@ -653,7 +654,8 @@ class MultiHeadAttention(arguments.Checked, keras.layers.Layer):
         Args:
             value: Float tensor `(B, S, D)`.
             key: Float tensor `(B, S, D)`; `value` when None.
-            start: Position of the first vector, an integer or a scalar tensor.
+            start: Position at which the first key is rotated, an integer or a scalar
+                tensor; 0 for `step_memory`, whose bias and window count from 0.
 
         Returns:
             A `KVCache` of S slots: "key" `(B, G, K, S)` and "value" `(B, G, S, V)`.

@@ -19,7 +19,8 @@ class AttentionLayer(arguments.Checked, keras.layers.Layer):
 
     A subclass computes the scores: it defines
     `_attend(query, key, value, *, return_scores, **options)` for tensors
-    `(B, L, H, K)`, which returns the output and the weights, or None if not wanted.
+    `(B, L, H, K)`, which returns the output and, if `return_scores`, the weights.
+    Otherwise the second value is ignored.
     """
 
     def __init__(

@@ -63,7 +63,7 @@ class Unpadding:
         return ops.reshape(vectors, (*self._sizes, x.shape[-1]))
 
     def inputs(self, x: Tensor) -> Tensor:
-        """Returns heads `(1, M, H, K)` at `(B, L, H, K)`, elsewhere copies of one.
+        """Returns heads `(1, M, H, K)` at `(B, L, H, K)`, elsewhere copies of the last.
 
         Copies will do there, since attention masks these positions.
         """
