@@ -51,8 +51,8 @@ def take_weights(layer: keras.layers.Layer, source: keras.layers.Layer) -> None:
     if found != wanted:
         raise ValueError(
             "`layer` must have the weights of a plain layer: merge LoRA into the "
-            "kernels, convert before quantizing, and give no option that changes "
-            "shapes. Received: weights "
+            "kernels, convert before quantizing, and give no option that adds weights "
+            "or changes their shapes. Received: weights "
             f"{[' '.join(map(str, each)) for each in found]}."
         )
     layer.set_weights(source.get_weights())
