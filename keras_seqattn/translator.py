@@ -253,9 +253,7 @@ class Translator(TextModel):
         terms = None
         if constraints is not None or glossary is not None:
             terms = self._terms(search, glossary)
-        sources, drawn = self._tokenize("lines", lines), []
-        if segmentations > 1:
-            drawn = self._draw_segmentations(lines, segmentations, sampling, seed)
+        sources, *drawn = self._segmentations(lines, segmentations, sampling, seed)
         found = self._translate(
             lines, sources, search, terms, constraints, prefix, drawn, verbose
         )
@@ -277,19 +275,20 @@ class Translator(TextModel):
             ensemble = self._ensembles[count] = SegmentationEnsemble(self.model, count)
         return ensemble
 
-    def _draw_segmentations(self, lines, count, sampling, seed):
-        """Draws all but one of `count` segmentations of the lines, a list of each."""
+    def _segmentations(self, lines, count, sampling, seed):
+        """Tokenizes sources in `count` ways: as always, then by random draws."""
+        tokenize = self.source_tokenizer.tokenize
+        draws = [{"sampling": sampling, "seed": seed + i} for i in range(count - 1)]
         try:
-            self.source_tokenizer.tokenize([], sampling=sampling, seed=seed)
+            if draws:
+                tokenize([], **draws[0])
         except (TypeError, ValueError) as error:  # It may not take the arguments.
             raise ValueError(
                 "`segmentations` must be 1 where the source's tokenizer cannot draw "
                 f"any. Received: segmentations={count!r}. {error}"
             ) from error
-        return [
-            self._tokenize("lines", lines, sampling=sampling, seed=seed + number)
-            for number in range(count - 1)
-        ]
+        ways = [tokenize(lines), *(tokenize(lines, **draw) for draw in draws)]
+        return self._cut("lines", ways)
 
     def _as_read(self, lines, sources):
         """Returns lines without what `max_source_length` cut off their tokens."""
@@ -632,33 +631,39 @@ class Translator(TextModel):
 
         export_translator(self, path, format, **options)
 
-    def _tokenize(self, name, lines, first=0, **drawing):
-        """Tokenizes lines as in training, and cuts those that are too long.
+    def _tokenize(self, name, lines, first=0):
+        """Tokenizes lines as in training, cut and ended as `_cut` does."""
+        is_source = name in SOURCES
+        tokenizer = self.source_tokenizer if is_source else self.target_tokenizer
+        (token_ids,) = self._cut(name, [tokenizer.tokenize(lines)], first)
+        return token_ids
 
-        The end token comes after each. `name`, the argument's, tells whether the lines
-        are sources. `first` is the number of the first line among all that the caller
-        passed. `drawing` holds the arguments by which `tokenize` draws segmentations.
+    def _cut(self, name, ways, first=0):
+        """Cuts lines that are too long, and puts the end token after each.
+
+        `ways` are their token ids, once for each segmentation. `name`, the argument's,
+        tells whether the lines are sources. `first` is the number of the first line
+        among all that the caller passed.
         """
         limit = self.max_source_length
         own_limit = length_limit(self.model)
-        is_source = name in SOURCES
-        tokenizer = self.source_tokenizer if is_source else self.target_tokenizer
         what = f"max_source_length={limit} tokens"
-        if not is_source:
+        if name not in SOURCES:
             limit = self.max_target_length
             what = f"the {limit} tokens of a translation ({what})"
         if limit == own_limit:
             what = f"the model's max_length={limit} tokens"
-        token_ids = tokenizer.tokenize(lines, **drawing)
-        too_long = [index for index, ids in enumerate(token_ids) if len(ids) >= limit]
+        lengths = [max(map(len, each)) for each in zip(*ways, strict=True)]
+        too_long = [index for index, length in enumerate(lengths) if length >= limit]
         if too_long:
             warnings.warn(
-                f"{len(too_long)} of {len(token_ids)} lines are longer than {what}, "
+                f"{len(too_long)} of {len(lengths)} lines are longer than {what}, "
                 "the end's included, and were cut there. "
                 f"The first is {name}[{first + too_long[0]}].",
-                stacklevel=3,
+                stacklevel=4,
             )
-        return [[*ids[: limit - 1], self.model.end_id] for ids in token_ids]
+        end_id = self.model.end_id
+        return [[[*ids[: limit - 1], end_id] for ids in way] for way in ways]
 
 
 def _checked_lines(name, given, first=0, **partner):

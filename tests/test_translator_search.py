@@ -251,6 +251,20 @@ def test_programs_of_segmentations_are_counted(translator):
 
 
 @pytest.mark.backends("torch")
+def test_lines_whose_segmentations_are_too_long_are_told_once(translator):
+    lines = ["a man", "a man in a blue shirt is standing"]
+    (plain,) = translator.source_tokenizer.tokenize(lines[1:])
+    tokenizers = translator.source_tokenizer, translator.target_tokenizer
+    cut = ks.Translator(translator.model, *tokenizers, max_source_length=10)
+    roomy = len(plain) + 1
+    exact = ks.Translator(translator.model, *tokenizers, max_source_length=roomy)
+    for one in (cut, exact):  # of `exact`, only what is drawn is too long
+        with pytest.warns(UserWarning, match=r"1 of 2 lines.*lines\[1\]") as found:
+            one.translate(lines, segmentations=4, sampling=0.9)
+        assert len([x for x in found if "lines are longer" in str(x.message)]) == 1
+
+
+@pytest.mark.backends("torch")
 def test_segmentations_need_a_tokenizer_that_draws_and_no_coverage(translator):
     model = make_model(260, max_length=24)
     with pytest.raises(ValueError, match="`sampling` must be 0 for bytes.*=0.1"):
