@@ -109,14 +109,16 @@ def identity_of_tokenizer(tokenizer: Any, lines: Sequence[str] = ()) -> str:
 
     What Keras adds to any layer's configuration, such as a numbered name, is left out.
     Of a tokenizer without a configuration, it is the hash of the ids of `lines`, if
-    there are any.
+    there are any, with the vocabulary's size and the end token.
     """
     name = type(tokenizer).__name__
     if not hasattr(tokenizer, "get_config"):
         if not lines:
             return name
-        ids = json.dumps([list(map(int, row)) for row in tokenizer.tokenize([*lines])])
-        return f"{name} {hashlib.sha256(ids.encode()).hexdigest()}"
+        ids = [list(map(int, row)) for row in tokenizer.tokenize([*lines])]
+        size = getattr(tokenizer, "vocabulary_size", None)
+        text = json.dumps([ids, size and int(size), int(tokenizer.end_id)])
+        return f"{name} {hashlib.sha256(text.encode()).hexdigest()}"
     config = keras.saving.serialize_keras_object(tokenizer)["config"]
     of_keras = ("name", "dtype", "trainable")
     config = {key: value for key, value in config.items() if key not in of_keras}

@@ -211,23 +211,28 @@ def test_another_corpus_or_tokenizer_is_refused(tmp_path):
 
 def test_a_tokenizer_without_a_configuration_is_known_by_its_ids(tmp_path):
     class Shifted:
-        vocabulary_size, pad_id, start_id, end_id = 300, 0, 1, 2
+        pad_id, start_id = 0, 1
 
-        def __init__(self, shift):
-            self.shift = shift
+        def __init__(self, shift, vocabulary_size=300, end_id=2):
+            self.shift, self.end_id = shift, end_id
+            self.vocabulary_size = vocabulary_size
 
         def tokenize(self, lines, sampling=0.0):
             """Returns bytes, shifted."""
             return [[byte + self.shift for byte in line.encode()] for line in lines]
 
-    def cached(shift):
+    def cached(shift, **sizes):
+        tokenizer = Shifted(shift, **sizes)
         return translation_batches(
-            SOURCES, TARGETS, Shifted(shift), **OPTIONS, cache=tmp_path
+            SOURCES, TARGETS, tokenizer, **OPTIONS, cache=tmp_path
         )
 
     assert_same(cached(3), cached(3))
-    with pytest.raises(ValueError, match="`cache` must be new.*with other tokenizers"):
-        cached(4)
+    message = "`cache` must be new.*with other tokenizers"
+    # Two bytes do not hold the ids of the larger vocabulary.
+    for shift, sizes in ((4, {}), (3, {"vocabulary_size": 70_000}), (3, {"end_id": 1})):
+        with pytest.raises(ValueError, match=message):
+            cached(shift, **sizes)
 
 
 @pytest.mark.parametrize(
