@@ -83,7 +83,7 @@ def _pieces(tokenizer, ids):
     """
     texts = tokenizer.detokenize([[token] for token in ids])
     names = getattr(tokenizer, "pieces", getattr(tokenizer, "vocabulary", None))
-    if names is not None:
+    if isinstance(names, list | tuple):  # of a tokenizer of one's own, it may be a dict
         texts = [
             text if text and "\ufffd" not in text else names[token]
             for text, token in zip(texts, ids, strict=True)

@@ -7,6 +7,7 @@ import random
 import re
 import subprocess
 import sys
+import types
 import warnings
 import zipfile
 
@@ -346,6 +347,19 @@ def test_tokens_without_a_text_of_their_own_are_named(translator):
     names = ["s", "c", "h", "<0xC3>", "<0xB6>", "n", "</s>"]
     assert found.source_tokens == names
     assert found.target_tokens == ["<0xE7>", "<0x8B>", "<0x97>", "</s>"]
+
+
+@pytest.mark.backends("torch")
+def test_a_tokenizer_may_know_its_vocabulary_by_text(translator):
+    own = translator.source_tokenizer
+    tokenizer = types.SimpleNamespace(
+        tokenize=own.tokenize,
+        detokenize=own.detokenize,
+        vocabulary={"<0xC3>": 199},
+        vocabulary_size=own.vocabulary_size,
+    )
+    found = ks.Translator(translator.model, tokenizer).attention("é")
+    assert found.source_tokens == ["\ufffd", "\ufffd", "</s>"]
 
 
 @pytest.mark.backends("torch")
