@@ -92,21 +92,21 @@ class MappedSentencePieceTokenizer(SentencePieces):
         self.special_ids = self._checked_ids("special_ids", special_ids)
         self.prefix_ids = self._checked_ids("prefix_ids", prefix_ids)
         self.text_prefix = arguments.text("text_prefix", text_prefix)
-        numbers = {piece: number for number, piece in enumerate(self._pieces)}
-        self._ids = self._ids_of_pieces(numbers)
+        ids = {piece: token for token, piece in enumerate(self._pieces)}
+        self._ids_of_model = self._map_model(ids)
         special = (self.pad_id, self.start_id, self.end_id, self.unknown_id)
         self._silent = {*special, *self.special_ids, *self.prefix_ids}
-        self._numbers = {x: i for x, i in numbers.items() if i not in self._silent}
+        self._ids_of_text = {x: i for x, i in ids.items() if i not in self._silent}
 
     def _checked_ids(self, name, ids):
         last = self.vocabulary_size - 1
         given = arguments.sequence(name, ids, "a list of token ids")
         return [arguments.integer(name, token, 0, last) for token in given]
 
-    def _ids_of_pieces(self, numbers):
-        """Returns the id of each piece of the model, a list."""
+    def _map_model(self, ids):
+        """Returns our id of each piece, a list by the SentencePiece model's number."""
         size = self._processor.vocab_size()
-        found = [numbers.get(self._processor.id_to_piece(i)) for i in range(size)]
+        found = [ids.get(self._processor.id_to_piece(i)) for i in range(size)]
         missing = found.count(None)
         if 2 * missing > size:
             raise ValueError(
@@ -127,7 +127,7 @@ class MappedSentencePieceTokenizer(SentencePieces):
     def _encode(self, lines, sampling, seed):
         lines = [self.text_prefix + line for line in lines]
         rows = super()._encode(lines, sampling, seed)
-        found = [[self._ids[number] for number in row] for row in rows]
+        found = [[self._ids_of_model[number] for number in row] for row in rows]
         if not sampling:
             unknown = self._processor.unk_id()
             for line, row, ids in zip(lines, rows, found, strict=True):
@@ -141,14 +141,14 @@ class MappedSentencePieceTokenizer(SentencePieces):
         unknown = self._processor.unk_id()
         for place, (piece, number) in enumerate(zip(pieces, row, strict=True)):
             if number == unknown:
-                ids[place] = self._numbers.get(piece, self.unknown_id)
+                ids[place] = self._ids_of_text.get(piece, self.unknown_id)
 
     def _encode_tensor(self, strings, sampling):
         import tensorflow as tf
 
         strings = tf.strings.join([self.text_prefix, strings])
         found = super()._encode_tensor(strings, sampling)
-        table = tf.constant(self._ids, tf.int32)
+        table = tf.constant(self._ids_of_model, tf.int32)
         ids = found.with_flat_values(tf.gather(table, found.flat_values))
         prefix = tf.constant([self.prefix_ids], tf.int32)
         return tf.concat([tf.repeat(prefix, ids.nrows(), axis=0), ids], axis=1)
