@@ -172,8 +172,8 @@ def search(
         pad_id: The token that fills a sentence that has ended; never generated, unless
             it is also `end_id`.
         method: The search; `Greedy()` when None.
-        prefix: Int array `(B, P)` of forced first tokens, filled with `pad_id` where
-            the search is free, or a list of B lists of integers, or None.
+        prefix: Int array `(B, P)` of forced first tokens, padded with `pad_id` at the
+            end of each row, or a list of B lists of integers, or None.
 
     Returns:
         The `Hypotheses`.

@@ -70,7 +70,7 @@ def synthesize(
         lines: Iterable of strings in a fixed order: a list, a generator, an open file.
         search: Search for this call; None: the translator's own. A `Sample` draws from
             its own seed, for each line anew.
-        num_hypotheses: Number of translations for each line.
+        num_hypotheses: Number of translations for each line; with 1, the search's own.
         reverse: Whether the lines are the targets of the pairs, and their translations
             the sources.
         max_length_ratio: Largest ratio of the characters of a pair's longer side to
@@ -137,7 +137,7 @@ def synthesize(
 
 
 def _blocks(job, lines, journal, bar):
-    """Yields how many lines are done, and the rows that have been added to them.
+    """Yields how many lines are done, and the rows of those done since the last yield.
 
     A row is a dict for each translation. Those written before come first.
     """

@@ -355,7 +355,7 @@ class ByteTokenizer(Tokenizer):
     """
 
     vocabulary_size = len(SPECIAL_PIECES) + 256
-    _one_way = "bytes, which can be split in one way only"
+    _one_way = "bytes, into which a text splits in one way only"
 
     @property
     def pieces(self) -> list[str]:

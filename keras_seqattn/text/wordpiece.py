@@ -62,7 +62,7 @@ class WordPieceTokenizer(Tokenizer):
         lower-cased.
     """
 
-    _one_way = "word pieces, of which a text has one way"
+    _one_way = "word pieces, into which a text splits in one way only"
 
     def __init__(self, vocabulary: Iterable[str], **kwargs: Any) -> None:
         super().__init__(**kwargs)
