@@ -6,6 +6,7 @@ pieces and scores.
 """
 
 import heapq
+import itertools
 import math
 import random
 import re
@@ -105,11 +106,11 @@ class Subwords:
             first = int(math.log(1.0 - rng.random()) / math.log(done))
         if first >= merges:
             return ids
-        begin = iter([False] * first + [True])
+        numbers = itertools.count()  # of the merges that are considered
 
         def is_left_out():
-            known = next(begin, None)
-            return rng.random() < share if known is None else known
+            number = next(numbers)
+            return number == first or (number > first and rng.random() < share)
 
         return self._merge(word, is_left_out)[0]
 
