@@ -124,6 +124,7 @@ def forbid_repeated_ngrams(
     windows = length - n + 1
     index = ops.broadcast_to(ops.reshape(index, (-1, 1, 1)), (*token_ids.shape[:2], 1))
     repeated = ops.arange(windows, dtype="int32") + n - 1 < index  # (B, W, L - n + 1)
+    # The first n - 1 tokens of each window are compared with the beam's last n - 1.
     for place in range(n - 1):
         last = ops.take_along_axis(
             token_ids, ops.maximum(index - n + 1 + place, 0), axis=-1
