@@ -16,6 +16,7 @@ from keras_seqattn.scheduling.generation import decode_lists, source_limit
 from keras_seqattn.scheduling.scoring import score_lists
 from keras_seqattn.scheduling.streaming import stream_tokens
 from keras_seqattn.text_model import (
+    DECODING,
     SPECIAL_IDS,
     TextModel,
     check_tokenizer,
@@ -81,7 +82,7 @@ class TextGenerator(TextModel):
         tokenizer: TokenizerLike,
         search: Search | None = None,
     ) -> None:
-        protocol = ("encode", "step", "most_generated", "vocabulary_size", *SPECIAL_IDS)
+        protocol = (*DECODING, "most_generated", "vocabulary_size", *SPECIAL_IDS)
         arguments.offers("model", model, protocol, "a language model")
         check_tokenizer("tokenizer", tokenizer, model, model.vocabulary_size)
         super().__init__(model, search)

@@ -11,6 +11,8 @@ from keras_seqattn.backend.compile import note_variables
 from keras_seqattn.decoding.hypotheses import Hypotheses
 from keras_seqattn.decoding.methods import Search, checked_search
 
+# What the decoding protocol asks of a model, apart from its special ids.
+DECODING = ("encode", "initial_state", "step", "variables")
 SPECIAL_IDS = ("start_id", "end_id", "pad_id")
 
 

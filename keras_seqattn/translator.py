@@ -42,6 +42,7 @@ from keras_seqattn.scheduling.scoring import score_lists
 from keras_seqattn.sentence_attention import AttentionWeights, attention_weights
 from keras_seqattn.terminology import Terms, continuing_ids
 from keras_seqattn.text_model import (
+    DECODING,
     SPECIAL_IDS,
     TextModel,
     check_tokenizer,
@@ -114,7 +115,7 @@ class Translator(TextModel):
         max_source_length: int | None = None,
     ) -> None:
         sizes = ("source_vocabulary_size", "target_vocabulary_size")
-        protocol = ("encode", "step", *SPECIAL_IDS, *sizes)
+        protocol = (*DECODING, *SPECIAL_IDS, *sizes)
         arguments.offers("model", model, protocol, "a translation model")
         check_tokenizer(
             "source_tokenizer",

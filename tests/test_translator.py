@@ -768,7 +768,9 @@ def test_a_model_need_not_have_a_limit(unlimited):
 
 
 @pytest.mark.backends("torch")
-@pytest.mark.parametrize("name", ["target_vocabulary_size", "end_id"])
+@pytest.mark.parametrize(
+    "name", ["target_vocabulary_size", "end_id", "initial_state", "variables"]
+)
 def test_what_a_model_lacks_is_named(translator, name):
     message = f"`model` must be a translation model, with `{name}`. Received: model="
     with pytest.raises(ValueError, match=message):

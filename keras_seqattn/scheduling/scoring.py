@@ -36,7 +36,7 @@ def scored(
 
     Args:
         model: A model of {"source_ids": (B, S), "target_ids": (B, T)} that computes
-            logits, with the attributes `start_id` and `pad_id`.
+            logits, with the attributes `start_id`, `pad_id` and `variables`.
         source_ids: Int array `(B, S)`, padded with `pad_id`, or a list of lists.
         target_ids: Int array `(B, T)`, without the start token, with the end token,
             padded; or a list of lists.
@@ -58,7 +58,8 @@ def scored(
         True
     """
     wanted = "a translation model"
-    arguments.offers("model", model, ("start_id", "pad_id"), wanted)
+    needed = ("start_id", "pad_id", "variables")
+    arguments.offers("model", model, needed, wanted)
     inputs = getattr(model, "inputs", None)  # of a functional model
     if inputs is not None and len(inputs) == 1:
         wanted += "; `TextGenerator.score` scores a language model's texts"

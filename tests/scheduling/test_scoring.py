@@ -94,6 +94,14 @@ def test_each_source_has_a_target():
         scored(Uniform(), [[4, 2], [5, 2]], [[4, 2]])
 
 
+def test_what_a_model_lacks_is_named():
+    class Frozen:
+        start_id, pad_id = 1, 0
+
+    with pytest.raises(ValueError, match="translation model, with `variables`. Rec"):
+        scored(Frozen(), [[4, 2]], [[4, 2]])
+
+
 def test_a_language_model_is_refused():
     model = LanguageModel(8, model_dim=8, num_heads=2, intermediate_dim=8)
     with pytest.raises(ValueError, match="translation model; `TextGenerator.score`"):
