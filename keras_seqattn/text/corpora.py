@@ -161,6 +161,6 @@ def _multi30k_file(name, data_dir):
         )
     except Exception as error:  # get_file raises a bare Exception without a network.
         raise OSError(
-            f"Multi30k could not be downloaded: {error} Get its files from {address} "
-            "and its like by other means, and give their folder as `data_dir`."
+            f"Multi30k could not be downloaded: {error} Get its files, such as "
+            f"{address}, by other means, and pass their folder as `data_dir`."
         ) from error
