@@ -294,6 +294,28 @@ def test_the_losses_of_an_attention_are_those_without_unpadding():
     np.testing.assert_allclose(losses(True), losses(False), rtol=1e-5)
 
 
+@pytest.mark.parametrize(
+    "norm",
+    [
+        keras.layers.BatchNormalization(),
+        keras.layers.LayerNormalization(axis=[1, 2]),
+        keras.layers.RMSNormalization(activity_regularizer="l2"),
+    ],
+    ids=["batch", "axes", "regularizer"],
+)
+def test_a_norm_of_more_than_each_vector_gets_the_padding_too(norm):
+    def called(unpad):
+        keras.utils.set_random_seed(0)
+        own = norm.from_config(norm.get_config())
+        stack = layers.TransformerStack([layers.EncoderBlock(2, 6)], own, unpad=unpad)
+        y = stack(X, mask=mask_of("some"), training=True)
+        found = [y[mask_of("some")], *own.weights, *stack.losses]
+        return [ops.convert_to_numpy(x) for x in found]
+
+    for output, expected in zip(called(True), called(False), strict=True):
+        np.testing.assert_allclose(output, expected, atol=1e-5)
+
+
 def test_a_block_of_ones_own_gets_the_padding_too():
     class Doubled(keras.layers.Layer):
         def call(self, x, mask=None):

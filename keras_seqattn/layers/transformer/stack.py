@@ -33,7 +33,8 @@ class TransformerStack(arguments.Checked, CarriesMask, keras.layers.Layer):
     requires a program whose shapes may depend on values (TensorFlow and torch on a CPU,
     not compiled by XLA), a mask, and blocks of this package, with its attention and
     their own `call`, without stochastic depth, gradient checkpointing and activity
-    regularizers. Otherwise it calls the blocks on padded inputs.
+    regularizers, and a layer or RMS norm of each vector alone, or none. Otherwise it
+    calls the blocks on padded inputs.
     Shapes: B batch, T length, S length of the memory, D model_dim, H heads, W beams,
     L cache length.
 
@@ -166,7 +167,7 @@ class TransformerStack(arguments.Checked, CarriesMask, keras.layers.Layer):
         if not self.unpad or mask is None or 0 in x.shape[:2]:
             return False
         can = all(isinstance(block, Block) and block.unpads for block in self.blocks)
-        return can and tracing.allows_any_shape(x)
+        return can and _is_by_vector(self.norm) and tracing.allows_any_shape(x)
 
     def _call_unpadded(self, x, mask, memory, memory_mask):
         """Does what a call does, on only the tokens."""
@@ -363,6 +364,13 @@ class TransformerStack(arguments.Checked, CarriesMask, keras.layers.Layer):
         if config["norm"] is not None:
             config["norm"] = deserialize(config["norm"])
         return cls(**config)
+
+
+def _is_by_vector(norm):
+    """Returns whether a built norm, or None, needs no padding around a vector."""
+    kinds = (keras.layers.LayerNormalization, keras.layers.RMSNormalization)
+    is_known = type(norm) in kinds and norm.axis in ([-1], [2])
+    return norm is None or (is_known and norm.activity_regularizer is None)
 
 
 def _check_length(name, given, length):
