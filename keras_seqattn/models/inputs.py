@@ -28,7 +28,8 @@ def memory_of(memory: Any, maker: str = "encode") -> State:
 
 def state_of(state: Any, index: Any) -> tuple[State, int | Tensor]:
     """Checks a state and its step, and converts their arrays to tensors."""
-    index = tensors(arguments.index("index", index))
+    index = arguments.index("index", index)
+    index = ops.cast(index, "int32") if hasattr(index, "dtype") else index
     return _parts("state", state, ("beam", "sentence"), "initial_state"), index
 
 

@@ -142,7 +142,7 @@ class TranslationModel(Configured, keras.Model):
         check_not_empty("token_ids", token_ids)
         state, index = state_of(state, index)
         if start is not None:
-            start = ops.convert_to_tensor(arguments.tensor("start", start))
+            start = ops.cast(arguments.tensor("start", start), "int32")
             check_rank("start", start, "(batch,)")
             check_batch(token_ids=token_ids, start=start)
         return self._stacks.step(token_ids, state, index, start)

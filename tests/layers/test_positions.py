@@ -25,6 +25,14 @@ def test_table_equals_the_oracle(**arguments):
     np.testing.assert_allclose(table, expected, atol=1e-4)
 
 
+def test_a_table_may_start_at_an_int64():
+    start = ops.convert_to_tensor(2, "int64")
+    rows = layers.sinusoidal_table(3, 4, start=start)
+    np.testing.assert_allclose(
+        *map(ops.convert_to_numpy, (rows, layers.sinusoidal_table(5, 4)[2:])), atol=1e-6
+    )
+
+
 def test_table_has_the_published_numbers():
     """The standard table, and the variant with base 1000 and its own exponents."""
     np.testing.assert_allclose(

@@ -43,6 +43,17 @@ def test_arrays_and_lists_do_as_tensors_do(model):
     np.testing.assert_array_equal(listed, expected)
 
 
+def test_steps_may_be_int64_as_numpy_counts_them(model):
+    """TensorFlow adds no int64 to an int32."""
+    state = model.initial_state(model.encode([[3, 4], [6]]), 4)
+    expected, _ = model.step([[1], [1]], state, 0)
+    own = {} if isinstance(model, models.LanguageModel) else {"start": np.zeros(2, int)}
+    logits, _ = model.step([[1], [1]], state, np.array(0), **own)
+    np.testing.assert_allclose(
+        *map(ops.convert_to_numpy, (logits, expected)), atol=1e-6
+    )
+
+
 @pytest.mark.slow_on("tensorflow", "jax")
 def test_what_is_no_token_ids_is_refused(model):
     first = "prompt_ids" if isinstance(model, models.LanguageModel) else "source_ids"

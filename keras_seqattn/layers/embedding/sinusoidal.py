@@ -12,6 +12,7 @@ from keras import ops
 
 from keras_seqattn import arguments
 from keras_seqattn.annotations import Shape, Tensor
+from keras_seqattn.backend.ops import as_int32
 from keras_seqattn.layers.embedding.positions import positions_of
 from keras_seqattn.layers.shapes import check_rank
 
@@ -61,7 +62,7 @@ def sinusoidal_table(
     arguments.choice("cosine_exponent", cosine_exponent, ("even", "odd"))
     arguments.index("start", start)
     arguments.choice("layout", layout, LAYOUTS)
-    positions = ops.arange(length, dtype="int32") + start
+    positions = ops.arange(length, dtype="int32") + as_int32(start)
     return _sinusoids(positions, dim, base, cosine_exponent, layout)
 
 
