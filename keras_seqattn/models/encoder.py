@@ -14,6 +14,7 @@ from keras import ops
 from keras_seqattn import arguments
 from keras_seqattn.layers import EncoderBlock, padding_mask
 from keras_seqattn.layers.norms import EPSILON
+from keras_seqattn.layers.weights.lora import Dense
 from keras_seqattn.models import stacks
 from keras_seqattn.models.config import TransformerConfig, option, optional_size
 
@@ -160,7 +161,7 @@ def _read(token_ids: Any, config: EncoderConfig, dtype: Any) -> Any:
         x = x[:, 0] if config.pooling == "first" else _mean(x, mask)
         x = keras.layers.Dropout(config.dropout, dtype=dtype)(x)
         x = stacks.scaling(config.width_factor, dtype)(x)
-        return keras.layers.Dense(config.num_classes, name="classes", dtype=dtype)(x)
+        return Dense(config.num_classes, name="classes", dtype=dtype)(x)
     return stacks.Logits(embedding, config, dtype)(x)
 
 

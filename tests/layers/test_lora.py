@@ -96,6 +96,19 @@ def test_targets_and_norms():
 
 
 @pytest.mark.backends("torch")
+def test_the_logits_of_classes_are_adapted(tmp_path):
+    sizes = {"model_dim": 8, "num_heads": 2, "num_layers": 1, "intermediate_dim": 8}
+    model = ks.models.EncoderModel(11, num_classes=3, **sizes)
+    assert ks.training.enable_lora(model, rank=2, targets=["classes"]) == 2 * (8 + 3)
+    # A user's own model of these layers can be loaded too.
+    keras.Model(model.input, model.output).save(tmp_path / "own.keras")
+    loaded = keras.saving.load_model(tmp_path / "own.keras")
+    np.testing.assert_array_equal(
+        *(keras.ops.convert_to_numpy(x(IDS)) for x in (loaded, model))
+    )
+
+
+@pytest.mark.backends("torch")
 def test_a_target_finds_every_attention_of_a_model_of_ones_own():
     x = inputs = keras.Input((None, 8))
     for _ in range(3):

@@ -73,8 +73,9 @@ class KeepsLora:
             weight.assign(ops.add(weight.value, ops.cast(product, weight.dtype)))
 
 
+@keras.saving.register_keras_serializable(package="keras_seqattn")
 class Dense(KeepsLora, QuantizedAsParent, keras.layers.Dense):
-    """Keras's `Dense`, as a part of our layers."""
+    """Keras's `Dense`, as a part of our layers and models."""
 
 
 def enable_lora(
@@ -90,9 +91,9 @@ def enable_lora(
     `(R, N)` zero; in the projections of queries, keys and values N is the width of a
     head. At first the model computes what it did. The layers of this library that hold
     a kernel are adapted: the projections of attention, the feed-forwards, embeddings
-    and logits. All other weights are frozen, and so are the moving statistics of a
-    `BatchNormalization`; what was frozen before is adapted like the rest. Compile the
-    model after the call, even if it was compiled before.
+    and logits, of classes too. All other weights are frozen, and so are the moving
+    statistics of a `BatchNormalization`; what was frozen before is adapted like the
+    rest. Compile the model after the call, even if it was compiled before.
 
     For the models of `keras_seqattn.models`, `model.save` keeps the factors and the
     optimizer's state; for any model, the weights files and `Resume` do. When a file is
