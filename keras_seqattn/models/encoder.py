@@ -30,6 +30,11 @@ class EncoderConfig(TransformerConfig):
         functools.partial(arguments.choice, choices=("mean", "first")), "mean"
     )
 
+    def embedding_options(self) -> dict[str, Any]:
+        """Returns the arguments of the embedding, which computes no classes."""
+        options = super().embedding_options()
+        return options if self.num_classes is None else options | {"logits_bias": False}
+
 
 @keras.saving.register_keras_serializable(package="keras_seqattn")
 class EncoderModel(stacks.Configured, keras.Model):
@@ -76,7 +81,7 @@ class EncoderModel(stacks.Configured, keras.Model):
         use_bias: Whether the projections of attentions and feed-forwards have biases.
         embedding_scale: Factor of the embedding's vectors; sqrt(`model_dim`) when None.
         embedding_norm: Whether a norm follows the embedding.
-        logits_bias: Whether the logits have a bias.
+        logits_bias: Whether the logits of tokens have a bias; those of classes do.
         base_dim: Width at which the learning rate was tuned, to be used at `model_dim`
             by the muP rules; see `learning_rate_factors`. None: muP is off.
         **kwargs: `name`, `dtype`.

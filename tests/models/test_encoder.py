@@ -61,6 +61,12 @@ def test_classes_equal_the_oracle(rng, pooling):
     np.testing.assert_allclose(logits(model), expected, atol=2e-4)
 
 
+def test_classes_leave_no_weight_without_a_gradient():
+    model = small(num_classes=C, logits_bias=True)
+    paths = [weight.path for weight in model.weights if "embedding" in weight.path]
+    assert paths == ["embedding/embeddings"]
+
+
 PADDED = [
     {"positions": "rotary", "norm": "rms"},
     {"positions": "alibi", "normalize_first": False},
