@@ -15,6 +15,7 @@ from keras_seqattn import arguments
 from keras_seqattn.annotations import State, Tensor
 from keras_seqattn.layers import DecoderBlock, SegmentMemory, padding_mask
 from keras_seqattn.layers.attention.kv_cache import initial_ancestry, mark_ancestry
+from keras_seqattn.layers.dropout import if_known
 from keras_seqattn.layers.recurrent.segment_memory import next_memory
 from keras_seqattn.models import stacks
 from keras_seqattn.models.config import (
@@ -63,11 +64,10 @@ class Decoder:
         )
         self._project = stacks.Logits(self.embedding, config, dtype)
 
-    def logits(self, token_ids: Tensor, training: bool | None = None) -> Tensor:
+    def logits(self, token_ids: Tensor) -> Tensor:
         """Returns the logits of whole texts."""
         mask = padding_mask(token_ids, self.config.pad_id)
-        x = self.embedding(token_ids, training=training)
-        return self._project(self.stack(x, mask=mask, training=training))
+        return self._project(self.stack(self.embedding(token_ids), mask=mask))
 
     def logits_after(
         self,
@@ -82,12 +82,11 @@ class Decoder:
         and may remember that input for the next segment.
         """
         mask = padding_mask(token_ids, self.config.pad_id)
-        x = self.embedding(token_ids, training=training)
+        x = self.embedding(token_ids, **if_known(training))
         for name, block in zip(self._depths(), self.stack.blocks, strict=True):
             past, past_mask = recall(name, x, mask)
-            x = block(
-                x, target_mask=mask, past=past, past_mask=past_mask, training=training
-            )
+            masks = {"target_mask": mask, "past_mask": past_mask}
+            x = block(x, past=past, **masks, **if_known(training))
         return self._project(self.stack.finish(x))
 
     def _depths(self):

@@ -323,6 +323,17 @@ def test_a_segment_is_dropped_from_in_training(rng):
     assert np.abs(numpy(dropped) - still).max() > 1e-3
 
 
+def test_a_segment_is_dropped_from_within_a_call_that_trains(rng):
+    model = small(rng, memory_length=3, dropout=0.5)
+
+    class Reader(keras.layers.Layer):
+        def call(self, token_ids):
+            return model.segment(token_ids)[0]
+
+    still, dropped = (numpy(Reader()(IDS, training=x)) for x in (False, True))
+    assert np.abs(dropped - still).max() > 1e-3
+
+
 def test_a_segment_changes_the_one_after_it(remembering):
     first, second = IDS, np.array([[3, 6, 4], [5, 7, 9]])
     _, memory = segment(remembering, first)
