@@ -86,11 +86,11 @@ class LearnedPositions(arguments.Checked, keras.layers.Layer):
             rows = self.table[start : start + length]
         else:
             # Length or start is known only when the program runs: NaN past the table.
-            places = positions_of(x, start)
+            positions = positions_of(x, start)
             rows = ops.take(
-                self.table, ops.minimum(places, self.max_length - 1), axis=0
+                self.table, ops.minimum(positions, self.max_length - 1), axis=0
             )
-            rows = ops.where(places[..., None] < self.max_length, rows, math.nan)
+            rows = ops.where(positions[..., None] < self.max_length, rows, math.nan)
         return x + ops.cast(rows, x.dtype)
 
     def _rows(self, positions):

@@ -171,7 +171,7 @@ class PositionalEmbedding(
         keep_frozen(self)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Notes whether the call is in reverse, and calls the layer."""
+        """Calls the layer; `compute_mask` can tell if the call is in reverse."""
         before = getattr(_CALL, "reverse", False)
         _CALL.reverse = kwargs.get("reverse", False)
         try:

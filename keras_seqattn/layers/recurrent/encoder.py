@@ -22,7 +22,7 @@ from keras_seqattn.layers.weights.frozen import keep_frozen
 class RecurrentEncoder(RecurrentStack):
     """Reads a sequence step by step, from both sides, into hidden states.
 
-    A stack of gated recurrent units (GRU): each layer reads forwards and, in another
+    A stack of gated recurrent units (GRU): each layer reads forwards and, in a second
     recurrence, backwards, and concatenates the two states of a position. A masked
     position leaves the state as it was, and its own output is zero, so its content
     changes nothing, wherever it is. A sequence that is all masked gives zeros.

@@ -15,7 +15,7 @@ from keras_seqattn.layers.shapes import check_batch, check_rank, check_width
 
 
 def next_memory(memory: Tensor, segment: Tensor) -> Tensor:
-    """Returns the last M rows of a memory `(B, M, ...)` followed by a segment.
+    """Returns the last M positions of a memory `(B, M, ...)` and a segment after it.
 
     No gradient passes. Reference: Dai et al. 2019, section 3.2. Differs: none.
     """

@@ -36,12 +36,13 @@ class CarriesMask:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Calls the layer; refuses two masks, since Keras fills one in for `call`."""
         names = arguments.names_of(type(self).call)[1:]
-        place = names.index("mask") if "mask" in names else len(args)
-        by_place = dict(zip(names[place:], args[place:], strict=False))
+        # Arguments from `mask` on that come by position are named, to be renamed.
+        first = names.index("mask") if "mask" in names else len(args)
+        by_position = dict(zip(names[first:], args[first:], strict=False))
         # What does not fit the signature is left for Keras to refuse.
-        fits = len(args) <= len(names) and by_place.keys().isdisjoint(kwargs)
+        fits = len(args) <= len(names) and by_position.keys().isdisjoint(kwargs)
         if "mask" in names and fits:
-            args, kwargs = args[:place], {**by_place, **kwargs}
+            args, kwargs = args[:first], {**by_position, **kwargs}
             self._name_mask(kwargs)
         return super().__call__(*args, **kwargs)
 
@@ -307,7 +308,7 @@ def attend_unpadded(
 
 
 def _with_quantized(dtype, policy):
-    """Returns a dtype policy that knows the parts which a block's policy quantizes."""
+    """Returns an attention's own `dtype`, with what its block's policy quantizes."""
     maps = keras.dtype_policies.DTypePolicyMap
     if not isinstance(policy, maps) or isinstance(dtype, maps):
         return dtype

@@ -360,7 +360,7 @@ class TransformerStack(arguments.Checked, CarriesMask, keras.layers.Layer):
         deserialize = keras.saving.deserialize_keras_object
         config = dict(config)
         blocks = [deserialize(block) for block in config["blocks"]]
-        config["blocks"] = [blocks[place] for place in config.pop("depths")]
+        config["blocks"] = [blocks[number] for number in config.pop("depths")]
         if config["norm"] is not None:
             config["norm"] = deserialize(config["norm"])
         return cls(**config)
