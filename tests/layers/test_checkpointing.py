@@ -219,3 +219,22 @@ def test_the_mask_on_the_input_counts_beside_an_attention_mask():
         outputs.append(block(x, attention_mask=attention_mask, training=True))
     plain, again = map(ops.convert_to_numpy, outputs)
     np.testing.assert_allclose(again, plain, atol=1e-5)
+
+
+@pytest.mark.slow_on("jax")
+def test_a_regularizer_of_the_output_counts_once():
+    x = np.random.default_rng(0).normal(size=(2, 5, 8)).astype("float32")
+    losses = []
+    for gradient_checkpointing in (False, True):
+        keras.utils.set_random_seed(0)
+        block = layers.EncoderBlock(
+            2,
+            12,
+            gradient_checkpointing=gradient_checkpointing,
+            activity_regularizer=keras.regularizers.L2(1.0),
+        )
+        inputs = keras.Input((5, 8))
+        model = keras.Model(inputs, block(inputs))
+        model.compile("sgd", "mse", jit_compile=JIT)
+        losses.append(float(model.train_on_batch(x, x)))
+    np.testing.assert_allclose(*losses, rtol=1e-5)

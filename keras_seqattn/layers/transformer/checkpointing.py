@@ -66,11 +66,15 @@ def _is_float_tensor(x):
 
 @contextlib.contextmanager
 def _checkpointing(layer):
+    """Makes calls of a layer those of `checkpointed`, within that of the user."""
+    # The user's call applies the regularizer to the output already.
+    regularizer, layer.activity_regularizer = layer.activity_regularizer, None
     layer._is_checkpointing = True
     try:
         yield
     finally:
         layer._is_checkpointing = False
+        layer.activity_regularizer = regularizer
 
 
 @contextlib.contextmanager
