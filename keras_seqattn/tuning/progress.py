@@ -53,7 +53,7 @@ class Progress:
         new = [x for x in known if plan is None or "tuner/trial_id" not in x.values]
         # Several workers print of several: those after this one do not count.
         place = sum(int(one.trial_id) <= int(record.trial_id) for one in new)
-        max_trials = self._settings.max_trials
+        max_trials = self._settings.trials
         count = f" ({place} of {max_trials})" if max_trials else ""
         parts = [f"trial {int(record.trial_id)}{count}: {what}"]
         best = records.best_of(known, self._settings.objective.direction)
@@ -69,10 +69,13 @@ class Progress:
 
         Those for a plan's trials are not known. None where nothing limits the study.
         """
-        clock, max_trials = self._settings.clock, self._settings.max_trials
+        settings, clock = self._settings, self._settings.clock
+        max_trials = settings.trials
         limits = [clock.left()] if clock.limit is not None else []
         ended = [record for record in known if record.finished_at is not None]
-        if max_trials and ended and self._settings.plan is None:
+        # In a finish the best trials train on, however many there are.
+        finishes = settings.finish and clock.limit == settings.max_seconds
+        if max_trials and ended and settings.plan is None and not finishes:
             # As long a trial as those that ended. The one that runs has had its share.
             mean = max(record.finished_at for record in ended) / len(ended)
             # Those that have not begun take that long, however long the others run.

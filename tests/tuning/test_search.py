@@ -707,6 +707,21 @@ def test_progress_says_what_is_left(study, capsys):
     assert lines[0] == "trial 0 (1 of 2): starts"
     assert lines[1].startswith("trial 0 (1 of 2): completed; best ")
     assert lines[-1].endswith("; 0:00:00 left")
+    study("default", algorithm="random", verbose=True)  # of ten trials
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "trial 0 (1 of 10): starts"
+    assert lines[-1].endswith("; 0:00:00 left")
+
+
+@pytest.mark.parametrize("max_trials", [2, 3])
+def test_progress_says_what_is_left_for_the_best_trials_to_train_on(
+    study, ten_seconds_a_fit, capsys, max_trials
+):
+    limits = {"max_trials": max_trials, "max_seconds": 50, "finish": 0.6}
+    study(algorithm="random", epochs=2, verbose=True, **limits)
+    lines = capsys.readouterr().out.splitlines()
+    left = [line.split("; ")[-1] for line in lines if "goes on" in line]
+    assert left == ["0:00:30 left", "0:00:20 left"]
 
 
 def test_progress_says_how_a_trial_starts_and_that_the_time_left_falls(
@@ -725,7 +740,8 @@ def test_progress_says_how_a_trial_starts_and_that_the_time_left_falls(
         verbose=True,
         directory=tmp_path,
         plan=None,
-        max_trials=3,
+        trials=3,
+        finish=0.0,
         objective=SimpleNamespace(direction="min"),
         clock=SimpleNamespace(limit=None, elapsed=lambda: next(seconds)),
     )
@@ -757,7 +773,8 @@ def test_progress_says_the_last_score_the_best_so_far_and_which_limit_comes_firs
         verbose=True,
         directory=tmp_path,
         plan=None,
-        max_trials=3,
+        trials=3,
+        finish=0.0,
         score_name="val_bleu",
         objective=SimpleNamespace(direction="max"),
     )
