@@ -5,6 +5,7 @@ it. Every combination can be built: the width of a head is chosen independently,
 not `model_dim` divided by the number of heads.
 """
 
+import contextlib
 import dataclasses
 import functools
 from collections.abc import Sequence
@@ -318,11 +319,14 @@ class TranslationSpace:
         training = {"label_smoothing": take("label_smoothing")}
         center = self.center
         optimizer = training["optimizer"] = take("optimizer") or center.optimizer
+        others = {*choices_of(self.optimizer or optimizer)} - {"schedule_free"}
+        if others and center.average_epochs is None:
+            scope = hp.conditional_scope("optimizer", sorted(others))
+            with contextlib.nullcontext() if self.optimizer is None else scope:
+                momentum = take("ema_momentum")
+            training |= {"ema_momentum": momentum, "ema_warmup": momentum is not None}
         if optimizer == "schedule_free":  # which averages the weights itself
             training |= {"ema_momentum": None, "average_epochs": None}
-        elif center.average_epochs is None:
-            momentum = take("ema_momentum")
-            training |= {"ema_momentum": momentum, "ema_warmup": momentum is not None}
         # Two names, since KerasTuner loses values where two scopes use one.
         for pre_norm, prefix in ((True, ""), (False, "post_norm_")):
             with hp.conditional_scope("normalize_first", [pre_norm]):

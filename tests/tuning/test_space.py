@@ -127,6 +127,23 @@ def test_optimizers_vary(average):
     assert seen == {**others, "schedule_free": "ScheduleFreeAverage"}
 
 
+def test_a_momentum_varies_wherever_the_optimizer_averages_by_it():
+    center = dataclasses.replace(
+        RECIPES["smoke"], optimizer="schedule_free", ema_momentum=None
+    )
+    names, momenta = ("adam", "schedule_free"), (0.9, 0.99)
+    for first in (center, RECIPES["smoke"]):
+        space = tuning.TranslationSpace(
+            center=first, optimizer=names, ema_momentum=momenta
+        )
+        seen = set()
+        for hp in draws(space, 20):
+            chosen = space.choose(hp, 50)
+            seen.add((chosen.optimizer, chosen.ema_momentum))
+            assert ("ema_momentum" in hp.values) == (chosen.optimizer == "adam")
+        assert seen == {("adam", 0.9), ("adam", 0.99), ("schedule_free", None)}
+
+
 def test_the_optimizer_is_the_centers_unless_it_varies():
     center = dataclasses.replace(RECIPES["multi30k"], optimizer="muon")
     hp = keras_tuner.HyperParameters()
