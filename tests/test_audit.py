@@ -440,6 +440,17 @@ def test_what_few_tokens_show_is_found_in_padding_too():
 
 
 @pytest.mark.backends("torch")
+def test_the_content_of_padding_is_found_behind_a_quantized_table():
+    model = embedded(Apply(lambda x: ops.mean(x, axis=1)))
+    for quantized in (False, True):
+        if quantized:
+            model.layers[1].quantize("int8")
+        report = audit.check_padding_invariance(model, IDS, extra=0, training=False)
+        assert "depends on the content of padding in 'ids'" in report.message
+        assert not report.ok
+
+
+@pytest.mark.backends("torch")
 def test_an_amount_that_counts_in_training_alone_is_found():
     class Averaged(keras.layers.Layer):
         def call(self, x, training=None):

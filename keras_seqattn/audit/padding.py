@@ -319,10 +319,12 @@ def _other_vectors(model, token_ids, padding, rng):
     layers = [
         layer for layer in layers_of(model) if isinstance(layer, keras.layers.Embedding)
     ]
-    for layer in layers:
-        layer.call = add_noise(layer.call)
+    # Keras calls a quantized layer by a method of its own.
+    names = ["quantized_call" if x.quantization_mode else "call" for x in layers]
+    for layer, name in zip(layers, names, strict=True):
+        setattr(layer, name, add_noise(getattr(layer, name)))
     try:
         yield found
     finally:
-        for layer in layers:
-            del layer.call
+        for layer, name in zip(layers, names, strict=True):
+            delattr(layer, name)
