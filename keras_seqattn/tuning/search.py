@@ -93,7 +93,7 @@ def tune_translation(
         directory: Folder of the study, new or its own.
         workers: Number of processes on this machine that run trials, under KerasTuner's
             own chief. Several need lists of strings.
-        seed: Integer of at least 0.
+        seed: Integer in [0, 2**31).
         space: A `TranslationSpace`; None: its defaults.
         vocabulary_size: Entries of the vocabulary that both languages share, or, with
             datasets, a pair where they do not. None: the space's, or its center's;
@@ -181,7 +181,7 @@ def tune(
             trained, and counts in `max_trials`.
         directory: Folder of the study.
         workers: Number of processes; several import `build` from its module.
-        seed: Integer of at least 0.
+        seed: Integer in [0, 2**31).
         prune: Whether a trial worse than the median of the others ends.
         verbose: Whether to print progress.
 

@@ -16,7 +16,7 @@ from keras_seqattn.tuning.clock import Clock
 from keras_seqattn.tuning.draws import hyperparameters_of
 from keras_seqattn.tuning.halving import Plan
 from keras_seqattn.tuning.oracles import ORACLES
-from keras_seqattn.tuning.tasks import Task, shape_of
+from keras_seqattn.tuning.tasks import Task, checked_seed, shape_of
 
 DEFAULT_TRIALS = 10
 # Most epochs of a trial by default; MOST_EPOCHS is no limit, for studies with one of
@@ -55,7 +55,7 @@ class Settings(Config):
     max_latency: float | None = option(_limit, None)
     directory: pathlib.Path = option(_folder)
     workers: int = option(arguments.positive_integer, 1)
-    seed: int = option(functools.partial(arguments.integer, least=0))
+    seed: int = option(checked_seed)
     prune: bool | None = option(functools.partial(arguments.boolean, optional=True))
     warm_start: bool = option(arguments.boolean, False)
     verbose: bool = option(arguments.boolean)

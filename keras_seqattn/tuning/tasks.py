@@ -32,6 +32,8 @@ OWN = "own"  # marks a user's own `build` in a study's file
 FACTOR = 1.0  # of consistency, for a run that overfits
 SHAPES = 4  # of models that stay compiled for translation
 
+# The number of a trial is added, and NumPy takes seeds of 32 bits.
+checked_seed = functools.partial(arguments.integer, least=0, most=2**31 - 1)
 _space = functools.partial(
     arguments.instance, types=TranslationSpace, wanted="a `TranslationSpace`"
 )
@@ -170,7 +172,7 @@ class TranslationTask(Task):
     target_vocabulary_size: int | None = option(optional_size)
     batch_tokens: int | None = option(optional_size)
     bucket_lengths: tuple[int, ...] | None = option(_lengths)
-    seed: int = option(functools.partial(arguments.integer, least=0))
+    seed: int = option(checked_seed)
     # The logged scores that stand for objectives which are not scores themselves.
     monitors: ClassVar[Mapping[str, str]] = MONITORS
 

@@ -903,6 +903,7 @@ def test_a_budget_of_another_kind_continues_a_study(study):
         ({"max_seconds": 0}, "`max_seconds` must be .*max_seconds=0"),
         ({"epochs": 0}, "`epochs` must be .*epochs=0"),
         ({"workers": 0}, "`workers` must be .*workers=0"),
+        ({"seed": 2**32}, "`seed` must be an integer in .*0, 2147483647.*=4294967296"),
         ({"finish": 0.5}, "`finish` must be 0.0 where `max_seconds` is None.*=0.5"),
         (
             {"vocabulary_size": (50, 40)},
