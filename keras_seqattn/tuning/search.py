@@ -87,7 +87,8 @@ def tune_translation(
             while it gets better. None: 0.75 with "halving", where it is part of the
             search; 0 with the others, where it follows the search and goes past
             `epochs`.
-        max_parameters: Most weights of a model.
+        max_parameters: Most weights of a model. With an `attention` among its options,
+            one with more is built to be counted, and counts in `max_trials`.
         max_latency: Most seconds to translate one sentence of 16 tokens greedily. Each
             shape of model is measured once, before its first trial trains.
         directory: Folder of the study, new or its own.
@@ -96,8 +97,8 @@ def tune_translation(
         seed: Integer in [0, 2**31).
         space: A `TranslationSpace`; None: its defaults.
         vocabulary_size: Entries of the vocabulary that both languages share, or, with
-            datasets, a pair where they do not. None: the space's, or its center's;
-            with datasets it must be given.
+            datasets, a pair where they do not; sizes of the space take precedence.
+            None: its center's; with datasets it must be given.
         batch_tokens: As in `text.translation_batches`, for lists of strings. None: as
             the space's center has it.
         bucket_lengths: The same.
