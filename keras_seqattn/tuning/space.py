@@ -166,8 +166,8 @@ class TranslationSpace:
         vocabulary_size: Entries of the tokenizer; None: what the study is given.
         optimizer: Names of optimizers, as `Configuration` takes them; None: the
             center's.
-        options: Dict of further arguments of `TranslationTransformer`, none of them a
-            field of the space; they do not vary.
+        options: Dict of further arguments of `TranslationTransformer`, which no field
+            decides; they do not vary.
         center: A `Configuration` of a `TranslationTransformer`, by default
             `RECIPES["own"]`. Its values, or the nearest ones that a field has, are
             where "halving" begins, and the defaults of the hyperparameters. What is not
@@ -176,9 +176,9 @@ class TranslationSpace:
             them, `ema_warmup` is True; "schedule_free" averages them by itself.
 
     Raises:
-        ValueError: If a value is out of range, `options` has a field, positions may be
-            rotary and a `key_dim` is odd, or the model has a `base_dim` and an
-            optimizer is not Adam.
+        ValueError: If a value is out of range, a field decides one of `options`,
+            positions may be rotary and a `key_dim` is odd, or the model has a
+            `base_dim` and an optimizer is not Adam.
 
     Example:
         >>> import keras_tuner
@@ -212,8 +212,9 @@ class TranslationSpace:
     def __post_init__(self) -> None:
         """Checks each value that a field may take."""
         arguments.instance("options", self.options, dict, "a dict")
-        if not self.options.keys().isdisjoint(_CHECKS):
-            wanted = "a dict without fields of the space, which are arguments of it"
+        if not self.options.keys().isdisjoint((*_CHECKS, *_DERIVED)):
+            wanted = "a dict without fields of the space, which are arguments of it, "
+            wanted += "and without `intermediate_dim` and sizes of vocabularies"
             arguments.refuse("options", self.options, wanted)
         wanted = "a `Configuration` of a `TranslationTransformer`"
         arguments.instance("center", self.center, Configuration, wanted)
@@ -348,6 +349,8 @@ _OPTIONS = (
     *("model_dim", "encoder_layers", "decoder_layers", "num_heads", "key_dim"),
     *("dropout", "normalize_first", "positions", "tie_embeddings"),
 )
+# Arguments of the model that follow from fields, or that the study is given.
+_DERIVED = ("intermediate_dim", "source_vocabulary_size", "target_vocabulary_size")
 _OF_TRAINING = (
     *("label_smoothing", "learning_rate", "warmup_steps", "ema_momentum", "optimizer"),
 )

@@ -364,6 +364,14 @@ def test_a_range_is_kept_and_checked_as_its_field_is():
             lambda: tuning.TranslationSpace(options={"gated": True, "dropout": 0.1}),
             "`options` must be a dict without fields of the space.*'dropout': 0.1",
         ),
+        (
+            lambda: tuning.TranslationSpace(options={"intermediate_dim": 64}),
+            "`options` must .*without `intermediate_dim`.*'intermediate_dim': 64",
+        ),
+        (
+            lambda: tuning.TranslationSpace(options={"target_vocabulary_size": 64}),
+            "`options` must .*sizes of vocabularies.*'target_vocabulary_size': 64",
+        ),
     ],
 )
 def test_what_no_model_can_have_is_refused(make, message):
