@@ -99,7 +99,7 @@ def _of_both_sides(checkpoint, name):
 
 def _has_bias(checkpoint):
     """Returns whether the logits have a bias; mBART's, all zeros, does not count."""
-    return checkpoint.has(BIAS) and bool(np.any(checkpoint.tensor(BIAS)))
+    return checkpoint.has_tensor(BIAS) and bool(np.any(checkpoint.tensor(BIAS)))
 
 
 def fill(checkpoint: Checkpoint, model: TranslationTransformer) -> None:
@@ -126,13 +126,14 @@ def _fill_embeddings(checkpoint, model):
     target_names = ["model.decoder.embed_tokens.weight", SHARED]
     if config.tie_embeddings:
         target_names.append(OUTPUT)
-    is_one = config.target_vocabulary_size is None and config.tie_embeddings
-    if is_one or checkpoint.has(SHARED):  # one table of theirs, one or two of ours
+    # Whether our model has one table; theirs may also have one where ours has two.
+    has_one = config.target_vocabulary_size is None and config.tie_embeddings
+    if has_one or checkpoint.has_tensor(SHARED):
         source_names = target_names = [*source_names, *target_names]
     sides = {"encoder": ("source_embedding", source_names)}
-    if not is_one:
+    if not has_one:
         sides["decoder"] = ("target_embedding", target_names)
-    output = model.get_layer("source_embedding" if is_one else "target_embedding")
+    output = model.get_layer("source_embedding" if has_one else "target_embedding")
     for side, (name, names) in sides.items():
         embedding = model.get_layer(name)
         checkpoint.fill(embedding.embeddings, names)

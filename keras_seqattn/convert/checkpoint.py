@@ -57,7 +57,7 @@ class Checkpoint:
             f"a configuration of model_type={self.model_type!r} without it",
         )
 
-    def gives(self, name: str) -> bool:
+    def has_option(self, name: str) -> bool:
         """Returns whether the configuration has an option, even if it is None."""
         return name in self._config
 
@@ -95,7 +95,7 @@ class Checkpoint:
         """Fills a weight with the tensor that has one of these names and its shape."""
         weight.assign(self.take(names, weight.shape))
 
-    def has(self, name: str) -> bool:
+    def has_tensor(self, name: str) -> bool:
         """Returns whether there is a tensor of this name."""
         return name in self._tensors
 

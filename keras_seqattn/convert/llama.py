@@ -80,7 +80,7 @@ def _groups_and_window(checkpoint):
     # In transformers, the window in a Llama's configuration has no effect.
     if checkpoint.model_type != "mistral":
         return checkpoint.option(names[0], default=None), None
-    usual = {name: MISTRAL[name] for name in names if not checkpoint.gives(name)}
+    usual = {name: MISTRAL[name] for name in names if not checkpoint.has_option(name)}
     return [checkpoint.option(name, default=usual.get(name)) for name in names]
 
 

@@ -74,8 +74,8 @@ def _is_tied(checkpoint):
 
     A configuration does not tell: transformers writes that every model is tied.
     """
-    table = next(filter(checkpoint.has, (SHARED, *TABLES)), None)
-    if not checkpoint.has(OUTPUT) or table is None:
+    table = next(filter(checkpoint.has_tensor, (SHARED, *TABLES)), None)
+    if not checkpoint.has_tensor(OUTPUT) or table is None:
         return True
     output, shared = (checkpoint.tensor(name) for name in (OUTPUT, table))
     return output.shape == shared.shape and np.array_equal(output, shared)
