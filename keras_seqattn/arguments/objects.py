@@ -147,7 +147,8 @@ def offers(
 ) -> Any:
     """Returns `value` if it has all `attributes`, whatever its class.
 
-    A class is refused, though it has the methods of its instances.
+    A class is refused, though it has the methods of its instances. The error says what
+    is missing if `value` has some of them, or is a layer.
     """
     if value is None and optional:
         return None

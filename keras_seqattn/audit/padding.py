@@ -150,7 +150,8 @@ class _Probe:
     def check_content(self, name, training, num_draws, rng, vocabulary_size):
         """Returns the report of a leak if other padding changes a real output, or None.
 
-        Contents are drawn `num_draws` times.
+        Contents are drawn `num_draws` times. Nothing is compared where no `Embedding`
+        reads the input and no mask marks its padding.
         """
         arrays = self._lengthen(name)
         array, real = arrays[name], self._mark_real(name, arrays)

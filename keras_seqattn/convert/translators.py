@@ -241,14 +241,14 @@ def _lost_tokens(folder, tokenizers):
     ]
 
 
-def _tagged(spm, pieces, options, tags, source, target, text="{}"):
+def _tagged(spm, pieces, options, tags, source, target, template="{}"):
     """Returns the tokenizers of two languages of a multilingual model.
 
-    `tags` has the id of each language; `text` makes its token of its name.
+    `tags` has the id of each language; `template` formats its name as a token.
     """
     for name, value in (("source", source), ("target", target)):
         arguments.choice(name, value, tuple(tags))
-    texts = {number: text.format(tag) for tag, number in tags.items()}
+    texts = {number: template.format(tag) for tag, number in tags.items()}
     _check_size(options, "source", 1 + max(texts))  # before so many pieces are made
     behind = range(len(pieces), 1 + max(texts))
     pieces = [*pieces, *(texts.get(i, f"<unused_{i}>") for i in behind)]

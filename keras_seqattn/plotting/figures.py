@@ -122,9 +122,9 @@ def learning_curves(
 
     If a file holds an epoch twice, because a kill came between its line and its backup,
     the later line counts; a last line that a kill cut off does not. If epochs begin at
-    0 again, a warning says so. An epoch whose
-    value is NaN has no point. A metric that is a vector, such as a number per class, is
-    not drawn. Perplexity has a logarithmic axis.
+    0 again, a warning says so. An epoch whose value is NaN has no point. A metric that
+    is a vector, such as a number per class, is not drawn. Perplexity has a logarithmic
+    axis.
 
     Args:
         history: What `fit` returned, its `history` dict, or the path of a file

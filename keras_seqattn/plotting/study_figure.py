@@ -162,7 +162,7 @@ def _draw_lines(panel, scored, study, shares):
     names = names[:MOST_AXES]
     axes = [_coordinates(scored[name]) for name in names]
     scores = scored["score"].to_numpy(float)
-    axes.append((_scale(scores), _ends(scores)))
+    axes.append((_scale(scores), _end_ticks(scores)))
     sign = 1 if study.direction == "max" else -1
     ranks = np.argsort(np.argsort(sign * scores, kind="stable"), kind="stable")
     colours = _colours(ranks)
@@ -216,13 +216,13 @@ def _coordinates(column):
     numeric = column.dtype.kind in "iuf" and len(kinds) > 6
     if numeric:
         places = np.nan_to_num(_scale(column.to_numpy(float)), nan=INACTIVE)
-        return places, [*inactive, *_ends(values)]
+        return places, [*inactive, *_end_ticks(values)]
     height = {kind: i / max(1, len(kinds) - 1) for i, kind in enumerate(kinds)}
     places = np.array([height.get(value, INACTIVE) for value in column])
     return places, [*inactive, *((height[kind], kind) for kind in kinds)]
 
 
-def _ends(values):
+def _end_ticks(values):
     low, high = values.min(), values.max()
     return [(0.0, low), (1.0, high)] if low < high else [(0.0, low)]
 

@@ -74,7 +74,7 @@ class Durable:
 
     @keras_tuner.synchronized
     def create_trial(self, tuner_id: str) -> Any:
-        """Returns a trial, STOPPED when time is over, IDLE while one may come back."""
+        """Returns a trial, STOPPED at the end, IDLE while a worker may yet lose one."""
         if self._clock.is_over():
             self.release(tuner_id)  # The trial that it had waits for more time.
             return self._no_trial(kt_trials.TrialStatus.STOPPED)

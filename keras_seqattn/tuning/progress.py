@@ -51,7 +51,7 @@ class Progress:
         plan = self._settings.plan
         # A plan limits new trials, not those that continue others.
         new = [x for x in known if plan is None or "tuner/trial_id" not in x.values]
-        # Several workers print of several: those after this one do not count.
+        # Trials that other workers began after this one do not count.
         place = sum(int(one.trial_id) <= int(record.trial_id) for one in new)
         max_trials = self._settings.trials
         count = f" ({place} of {max_trials})" if max_trials else ""

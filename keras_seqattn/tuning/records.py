@@ -33,7 +33,7 @@ KILLED, FAILED, STOPPED = "killed", "failed", "stopped"
 SCORED = (COMPLETED, PRUNED, PAUSED)
 # Statuses of trials that have not ended, and go on when the study goes on.
 UNFINISHED = (RUNNING, STOPPED)
-COUNTED = (*SCORED, *UNFINISHED)
+COUNTED = (*SCORED, *UNFINISHED)  # compared by the epochs that they have
 # With fewer epochs, scores show which trials start fast, not which end well.
 FEW_EPOCHS = 3
 BEST = {"min": min, "max": max}  # of scores, by the direction of the objective

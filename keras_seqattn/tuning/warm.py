@@ -25,7 +25,6 @@ from keras_seqattn.tuning.settings import Settings
 from keras_seqattn.tuning.space import DROPPING
 
 GROWING = ("encoder_layers", "decoder_layers", "num_heads", "intermediate_dim")
-DEPTHS = GROWING[:2]
 # The kernels that read the outputs of heads and hidden units.
 _OUTGOING = re.compile(r"/(attention_output|output)/kernel$")
 
@@ -39,7 +38,7 @@ def can_grow(smaller: TranslationConfig, larger: TranslationConfig) -> bool:
     if any(less > more for less, more in sizes.values()):
         return False
     grown = {name for name, (less, more) in sizes.items() if less != more}
-    deeper = not grown.isdisjoint(DEPTHS)
+    deeper = not grown.isdisjoint({"encoder_layers", "decoder_layers"})
     if deeper and (larger.share_layers or not larger.normalize_first):
         return False
     attention = [x or {} for x in (larger.attention, larger.decoder_attention)]
