@@ -50,6 +50,14 @@ class Interrupt(keras.callbacks.Callback):
             raise KeyboardInterrupt
 
 
+class Stop(Interrupt):
+    """Lets `fit` stop after a batch of an epoch, as a callback that saw a bad one."""
+
+    def on_train_batch_end(self, batch, logs=None):
+        if (self.epoch, batch) == self.place:
+            self.model.stop_training = True
+
+
 def make_model(width=4, learning_rate=0.01, dropout=0.5):
     """A model with all that training may change: dropout, slots, an average."""
     keras.utils.set_random_seed(1)
@@ -380,6 +388,17 @@ class Counter(keras.callbacks.Callback):
     def on_train_batch_end(self, batch, logs=None):
         self.batches += 1
         self.seen.append(batch)
+
+
+@pytest.mark.backends("torch")
+def test_an_epoch_that_a_callback_stopped_is_resumed_to_its_end(tmp_path):
+    """After a kill between its last batch and its end, where it is validated."""
+    whole, history = fit(tmp_path / "whole", Stop(1, 2), every=1)
+    with pytest.raises(KeyboardInterrupt):
+        fit(tmp_path / "cut", Stop(1, 2), every=1, interrupt=Interrupt(1, 2))
+    model, resumed = fit(tmp_path / "cut", Stop(1, 2), every=1)
+    assert_same(state(model), state(whole))
+    assert resumed.epoch == history.epoch == [0, 1]
 
 
 @pytest.mark.slow_on("tensorflow", "jax")
