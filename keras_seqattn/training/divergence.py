@@ -20,10 +20,10 @@ FEW = 100
 class TerminateOnDivergence(keras.callbacks.Callback):
     """Ends `fit` when the loss is not finite or explodes, and restores good weights.
 
-    The model's weights and the optimizer's state are then those of the end of the last
-    good epoch, or of the beginning of `fit`. So are other optimizers among the model's
-    attributes, as with `Resume`. A warning or an error says what happened and what may
-    help.
+    The model's weights and the optimizer's state are then those that the epoch began
+    with: of the end of the last good epoch, or of the beginning of `fit`. So are other
+    optimizers among the model's attributes, as with `Resume`. A warning or an error
+    says what happened and what may help.
 
     The callback watches the mean loss of the epoch so far. It must be finite after each
     batch. From 100 batches on, and at the end of an epoch, it must not exceed the
@@ -79,11 +79,18 @@ class TerminateOnDivergence(keras.callbacks.Callback):
         self._good = []
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-        """Copies the weights and the optimizer's state, which are still good."""
+        """Makes the optimizer's state, if it has none yet."""
         build_optimizers(self.model)
+        self._skipped.batches = 0
+
+    def on_train_batch_begin(
+        self, batch: int, logs: dict[str, Any] | None = None
+    ) -> None:
+        """Copies the weights and the optimizer's state, before the first batch."""
+        # Not when the epoch begins: a `SwapEMAWeights` after this callback may then
+        # still have to take the averages out of the model.
         if not self._good:  # Else `Resume` restored those of this epoch's beginning.
             self._good = [array_of(variable) for variable in self._variables()]
-        self._skipped.batches = 0
 
     def on_train_batch_end(
         self, batch: int, logs: dict[str, Any] | None = None
