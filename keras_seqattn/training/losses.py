@@ -139,13 +139,14 @@ class MaskedCrossentropy(keras.losses.Loss):
         labels, logits, weights = flatten_tokens(
             y_true, y_pred, sample_weight, self.pad_id
         )
-        pairs, factors, scale = None, factors_of(y_pred), 1.0
-        if factors is not None and sample_weight is not None:
-            weights, scale = _scaled(weights)
+        pairs, factors, scaled, scale = None, factors_of(y_pred), weights, 1.0
+        if sample_weight is not None and (factors is not None or self.consistency):
+            scaled, scale = _scaled(weights)
         if self.consistency:
             self._check_pieces(logits.shape[-1])
-            pairs = find_pairs(labels, weights, ops.shape(y_true)[1], self._pieces)
+            pairs = find_pairs(labels, scaled, ops.shape(y_true)[1], self._pieces)
         if factors is not None:
+            weights = scaled
             total, crossentropies = self._projected(factors, labels, weights, pairs)
             if sample_weight is None:
                 # Only then: a token whose sample weight is 0 has no value here, but a
@@ -156,7 +157,8 @@ class MaskedCrossentropy(keras.losses.Loss):
             if pairs is not None:
                 rows = block_rows(logits.shape[-1])
                 apart = paired_divergence(logits, pairs, rows)
-                total = total + self.consistency * apart
+                total = total + self.consistency * scale * apart
+            scale = 1.0  # `weights` are as given.
         # A sum shrinks with the weights that `_scaled` divided; a mean does not.
         if self.normalize_by is not None:
             return total * scale / self.normalize_by

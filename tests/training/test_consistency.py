@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from keras import ops
 
+from keras_seqattn.backend.autodiff import gradients
 from keras_seqattn.layers.embedding.logits import TokenLogits, keep_factors
 from keras_seqattn.text import ByteTokenizer, translation_batches
 from keras_seqattn.training import MaskedCrossentropy
@@ -305,3 +306,18 @@ def test_pieces_are_as_many_as_the_tokens():
 def test_consistency_is_checked(consistency):
     with pytest.raises(ValueError, match=f"Received: consistency={consistency!r}"):
         MaskedCrossentropy(consistency=consistency)
+
+
+@pytest.mark.parametrize("factor", [1e-6, 1e6])
+def test_the_size_of_weights_does_not_matter_in_float16(factor):
+    logits = ops.matmul(HIDDEN, KERNEL)
+
+    def gradient(weights):
+        loss = MaskedCrossentropy(consistency=ALPHA)
+        return gradients(
+            lambda x: loss(LABELS, ops.cast(x, "float16"), weights) * 2.0**10, logits
+        )
+
+    np.testing.assert_allclose(
+        gradient(WEIGHTS * factor), gradient(WEIGHTS), rtol=2e-3, atol=1e-2
+    )
