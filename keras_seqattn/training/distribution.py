@@ -139,6 +139,11 @@ class _Part(keras.utils.PyDataset):
         """Returns the number of batches."""
         return len(self._dataset)
 
+    @property
+    def num_batches(self):
+        """The number of batches, None if they have no end."""
+        return self._dataset.num_batches
+
     def __getitem__(self, index):
         """Returns this part of a batch."""
         return keras.tree.map_structure(self._cut, self._dataset[index])

@@ -101,6 +101,19 @@ def test_rows_that_are_added_are_padding(tensorflow, monkeypatch):
     assert np.asarray(batch).tolist() == [[5, 5]] * 3 + [[15, 15]]
 
 
+def test_batches_may_have_no_end():
+    class Endless(keras.utils.PyDataset):
+        num_batches = None
+
+        def __getitem__(self, index):
+            return batch(1 + index)
+
+    part = distribute(Endless())
+    assert part.num_batches is None
+    taken = list(itertools.islice(part, 3))
+    assert [len(labels) for _, labels in taken] == [1, 2, 3]
+
+
 @pytest.mark.parametrize("take", [lambda x: x, lambda x: {"ids": x}, lambda x: (x, x)])
 def test_a_batch_keeps_its_structure(take):
     whole = tf.data.Dataset.from_tensor_slices(take([[1, 2], [3, 4]])).batch(2)
