@@ -55,6 +55,10 @@ class CallbackStates:
             if callback is None:
                 continue
             waiting.remove(callback)
+            # It is still changed if it becomes what it was when this object was made.
+            begun = self._kept_begun[self.kept.index(callback)]
+            for attribute in state:
+                begun.pop(attribute, None)
             if getattr(callback, "monitor_op", callback) is None:
                 # Keras sets `monitor_op` in a callback's first epoch, and then negates
                 # `min_delta` for "min". Until then the constructor's must stay, or its

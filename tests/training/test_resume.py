@@ -468,6 +468,21 @@ def test_state_goes_to_the_callback_of_its_class(tmp_path):
     fit(tmp_path / "run", epochs=2)  # Without them, too.
 
 
+@pytest.mark.backends("torch")
+def test_state_that_goes_back_to_what_a_second_fit_began_with_is_kept(tmp_path):
+    class Alternating(keras.callbacks.Callback):
+        is_odd = False
+
+        def on_epoch_end(self, epoch, logs=None):
+            self.is_odd = not self.is_odd
+
+    same, again = Alternating(), Alternating()
+    fit(tmp_path, same, epochs=1)
+    fit(tmp_path, same, epochs=3)
+    fit(tmp_path, again, epochs=3)
+    assert again.is_odd
+
+
 def fit_chosen(directory, kept, others, epochs):
     """Keeps the state of some callbacks alone."""
     model, data = make_model(), batches()
