@@ -95,13 +95,14 @@ class Resume(keras.callbacks.Callback):
         data: What `fit` is given as `x`, if each pass over it has a different order, as
             with `text.translation_batches`. If `fit` is given `batches.map(...)` of
             such batches, give `batches` themselves (a warning says so). If it has a
-            method
-            `pass_over(epochs, batches)`, as those batches have, no batch that was
-            trained on is made again; if that method also returns how many passes have
-            begun, the same object may be fit again in one process. Without the method,
-            one pass is begun and abandoned for each epoch that has ended, so that a
-            resumed epoch gets its own order. It must not be the `validation_data` too,
-            since each validation is a pass; on TensorFlow, `fit` must have no
+            method `pass_over(epochs, batches)`, as those batches have, no batch that
+            was trained on is made again; if that method also returns how many passes
+            have begun, the same object may be fit again in one process. Without the
+            method, one pass is begun and abandoned for each epoch that has ended, so
+            that a resumed epoch gets its own order. It must not be the
+            `validation_data` too, since each validation is a pass. (Batches for
+            validation should not be shuffled: a resumed run begins with their first
+            order, on which `val_loss` depends.) On TensorFlow, `fit` must have no
             `steps_per_epoch` for a `tf.data.Dataset`. None: each pass is the same, or
             drawn from the random numbers named above. Give None too if `fit` has
             `steps_per_epoch` for data that continues past an epoch, such as an infinite
