@@ -47,8 +47,10 @@ class Resume(keras.callbacks.Callback):
     then those that the run (with this callback) would have had without the
     interruption, bit by bit if the operations themselves repeat to the bit. A run that
     reached its end trains no further; more `epochs` continue it, unless a callback had
-    stopped it. A number that the optimizer is given as another learning rate changes
-    nothing: the run keeps its own, which only a callback may change.
+    stopped it. (After `SwapEMAWeights(swap_on_epoch=True)` they continue from the
+    averages: it drops the trained weights at the end of the last epoch.) A number that
+    the optimizer is given as another learning rate changes nothing: the run keeps its
+    own, which only a callback may change.
 
     It saves the weights, the seeds of layers that draw random numbers, the optimizer
     (its slots, its step, its learning rate, its moving averages), the epoch, and the
