@@ -108,8 +108,9 @@ class Adam(Averaging, keras.optimizers.Adam):
             taken.
         learning_rate_factors: Dict from regular expressions to positive numbers: the
             first expression that is found in a weight's path gives the factor of its
-            learning rate. None: all factors are 1. The models of this library have a
-            method of this name, which returns such a dict for a `base_dim`.
+            learning rate, not of its decay. None: all factors are 1. The models of this
+            library have a method of this name, which returns such a dict for a
+            `base_dim`.
         **kwargs: Other arguments of `keras.optimizers.Adam`.
 
     Raises:
