@@ -275,7 +275,7 @@ def linear_crossentropy(
     labels = ops.reshape(labels, (-1,))
     weights, _ = _scaled(weights)  # The mean does not depend on their scale.
     if 0 in hidden.shape[:2]:
-        return ops.cast(ops.sum(hidden), "float32")
+        return ops.cast(ops.sum(ops.matmul(hidden, kernel)), "float32")  # 0
     total, _ = projected_crossentropy(hidden, kernel, labels, weights, smoothing)
     total = total + _nan_if_wrong(labels, kernel.shape[-1], pad_id)
     return ops.divide_no_nan(total, ops.sum(weights))
