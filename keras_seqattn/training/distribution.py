@@ -148,6 +148,11 @@ class _Part(keras.utils.PyDataset):
         """Returns this part of a batch."""
         return keras.tree.map_structure(self._cut, self._dataset[index])
 
+    def __iter__(self):
+        """Yields this part of each batch of a pass over the whole dataset."""
+        for batch in self._dataset:
+            yield keras.tree.map_structure(self._cut, batch)
+
     def _cut(self, rows):
         before, after, missing = _bounds(len(rows), *self._parts)
         padding = [(0, missing)] + [(0, 0)] * (rows.ndim - 1)
