@@ -6,7 +6,8 @@ What `Resume` does when Keras calls its methods:
                         which lines were appended after it
     on_train_begin      restores variables and callbacks, and lets `fit` begin at the
                         saved epoch, and `data` at its pass and batch
-    on_epoch_begin      seeds all random numbers; within an epoch, replaces the train
+    on_epoch_begin      seeds all random numbers; within an epoch, restores variables
+                        again, which callbacks may have changed, and replaces the train
                         function by one that skips batches
     on_train_batch_end  with `every` alone: restores the callbacks after skipped
                         batches; saves
@@ -276,16 +277,20 @@ class Resume(keras.callbacks.Callback):
 
     def _assign(self, saved):
         """Restores the saved state of model, optimizer and callbacks."""
-        changed = changed_variables(self.model)
-        for variables, values in zip(changed, saved["values"], strict=True):
-            for variable, value in zip(variables, values, strict=True):
-                variable.assign(value)
+        self._values = saved["values"]
+        self._assign_values()
         self._states.restore(saved["callbacks"])
         self._seed, self._records = saved["seed"], saved["records"]
         self._first_epoch = saved.get("first_epoch", 0)
         # Older files lack this: they are taken as saved by another process.
         self._passes_before = saved.get("passes_before", self._passes_before)
         self._to_skip = saved["batch"]
+
+    def _assign_values(self):
+        changed = changed_variables(self.model)
+        for variables, values in zip(changed, self._values, strict=True):
+            for variable, value in zip(variables, values, strict=True):
+                variable.assign(value)
 
     def _count_passes(self):
         """Returns how many passes over the data have begun, 0 if it cannot tell."""
@@ -318,8 +323,12 @@ class Resume(keras.callbacks.Callback):
         self._restore_history()
         self._start_random_numbers(0)
         if self._to_skip:
+            # Callbacks have begun this epoch a second time, such as one that scales the
+            # learning rate.
+            self._assign_values()
             self._before_skipped = self._states.copies()
             self._skip_batches()
+        self._values = None
 
     def _start_random_numbers(self, batch):
         """Seeds all random numbers by the place in training.
@@ -402,7 +411,7 @@ class Resume(keras.callbacks.Callback):
         """Leaves the model ready for another `fit`, and the directory free."""
         _begin_at(self.model, None)
         self._restore_history()
-        self._is_training = False
+        self._is_training, self._values = False, None
         self._saves.close()
 
     def on_test_end(self, logs: dict[str, Any] | None = None) -> None:

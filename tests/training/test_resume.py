@@ -390,6 +390,18 @@ class Counter(keras.callbacks.Callback):
         self.seen.append(batch)
 
 
+@pytest.mark.slow_on("tensorflow")
+def test_a_rate_that_is_scaled_when_an_epoch_begins_is_scaled_once(tmp_path):
+    def halve():
+        return keras.callbacks.LearningRateScheduler(lambda epoch, rate: rate / 2)
+
+    whole, _ = fit(tmp_path / "whole", halve(), every=2)
+    with pytest.raises(KeyboardInterrupt):
+        fit(tmp_path / "cut", halve(), every=2, interrupt=Interrupt(1, 2))
+    model, _ = fit(tmp_path / "cut", halve(), every=2)
+    assert_same(state(model), state(whole))
+
+
 @pytest.mark.backends("torch")
 def test_an_epoch_that_a_callback_stopped_is_resumed_to_its_end(tmp_path):
     """After a kill between its last batch and its end, where it is validated."""
