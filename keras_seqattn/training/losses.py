@@ -78,10 +78,10 @@ class MaskedCrossentropy(keras.losses.Loss):
         y_true: Integer labels `(B, T)`, each `pad_id` or in [0, V).
         y_pred: Logits `(B, T, V)`.
         sample_weight: Optional weights of the tokens, `(B, T)`, or `(B,)` for all
-            tokens of a row. The mean is over the weights of the real tokens. The loss
-            from factors has no gradient for them. Give weights of classes here too, as
-            `table[labels]`, since Keras's `class_weight` mistakes a row's labels for
-            scores of classes.
+            tokens of a row; with `consistency`, none may be negative. The mean is over
+            the weights of the real tokens. The loss from factors has no gradient for
+            them. Give weights of classes here too, as `table[labels]`, since Keras's
+            `class_weight` mistakes a row's labels for scores of classes.
 
     Returns:
         Float32 scalar.
