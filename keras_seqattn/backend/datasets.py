@@ -14,7 +14,8 @@ def is_begun_again(dataset: Any, steps: int | None) -> bool:
 
     A `tf.data.Dataset` that shuffles draws an order whenever an iterator of it begins.
     On TensorFlow Keras makes one for an epoch and, if the number of steps is known, one
-    more at its end. On other backends this one is a generator that never begins.
+    more at its end. On other backends the one at its end is a generator that nothing
+    reads, so it begins nothing.
     """
     is_tensors = hasattr(dataset, "element_spec")
     return keras.backend.backend() == "tensorflow" and is_tensors and steps is not None

@@ -199,7 +199,7 @@ def _data(value, saved):
         except RuntimeError:  # JAX has deleted a tensor that was donated to a step.
             return None
     if isinstance(value, dict):
-        # Names of what is no data, such as open files, are none either.
+        # The keys of values that are no data, such as open files, are none either.
         if all(x is not None and _data(x, saved) is None for x in value.values()):
             return None
         value = [*value, *value.values()]

@@ -122,7 +122,7 @@ class TerminateOnDivergence(keras.callbacks.Callback):
         if self.diverged:
             self._tell(epoch)
 
-    def _look(self, logs, is_telling):
+    def _look(self, logs, is_reliable):
         """Decides from a mean loss whether training diverged."""
         loss = (logs or {}).get("loss")
         if loss is None or self.diverged:
@@ -131,9 +131,9 @@ class TerminateOnDivergence(keras.callbacks.Callback):
         if not math.isfinite(loss):
             self._seen = f"the loss is {loss}"
             self.diverged = self.model.stop_training = True
-        elif is_telling and self._first is None:
+        elif is_reliable and self._first is None:
             self._first, self._lowest = abs(loss), loss
-        elif is_telling and loss > self._lowest + self.rise * self._first:
+        elif is_reliable and loss > self._lowest + self.rise * self._first:
             self._seen = f"the mean loss is {loss:.4g} after {self._lowest:.4g} at best"
             self.diverged = self.model.stop_training = True
 

@@ -140,7 +140,7 @@ class TranslationScore(keras.callbacks.Callback):
         self._scores, self._epoch = {}, None
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-        """Notes whether the epoch is to be scored."""
+        """Finds whether the epoch is to be scored."""
         due = self.is_due(epoch) or not self._scores  # A resumed run may have none.
         self._epoch, self._is_scored = epoch, not due
 
