@@ -10,6 +10,7 @@ import keras
 import numpy as np
 
 from keras_seqattn import arguments
+from keras_seqattn.training.callback_states import callbacks_with
 from keras_seqattn.training.snapshot import array_of
 from keras_seqattn.training.variables import build_optimizers, changed_variables
 
@@ -116,6 +117,7 @@ class TerminateOnDivergence(keras.callbacks.Callback):
         if self.diverged:
             # Not earlier: within an epoch JAX's trainer holds the weights itself.
             self._restore()
+            self._leave_averages()
         elif self._first is not None and "loss" in (logs or {}):
             self._lowest = min(self._lowest, float(logs["loss"]))
         self._good = []
@@ -147,6 +149,18 @@ class TerminateOnDivergence(keras.callbacks.Callback):
     def _restore(self):
         for variable, value in zip(self._variables(), self._good, strict=True):
             variable.assign(value)
+
+    def _leave_averages(self):
+        """Puts averages into the model if a callback will swap them in now.
+
+        As in the last epoch, it must find the same values on both sides: `fit` ends by
+        copying what was swapped out.
+        """
+        swapping = keras.callbacks.SwapEMAWeights
+        others = [x for x in callbacks_with(self) if isinstance(x, swapping)]
+        if any(x.swap_on_epoch for x in others):
+            model = self.model
+            model.optimizer.finalize_variable_values(model.trainable_weights)
 
     def _tell(self, epoch):
         message = (

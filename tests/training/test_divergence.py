@@ -58,19 +58,26 @@ def test_the_last_good_weights_and_averages_are_kept(rate, seen, average):
         np.testing.assert_allclose(mine, theirs, atol=0.1)
 
 
-def test_averages_that_stay_until_the_next_epoch_are_not_mistaken_for_weights():
+@pytest.mark.parametrize("epochs", [3, 6])
+def test_averages_that_stay_until_the_next_epoch_are_left(epochs):
     swap, options = keras.callbacks.SwapEMAWeights, {"validation_data": (X, Y)}
+    seen = keras.callbacks.LambdaCallback(
+        on_epoch_end=lambda epoch, logs: weights.append(seen.model.get_weights())
+    )
+    weights = []
     with pytest.warns(UserWarning, match="diverged in epoch 3"):
         model, logs = fit(
             TerminateOnDivergence(),
             swap(swap_on_epoch=True),
             Spoil(2, 1e30),
-            epochs=3,
+            seen,
+            epochs=epochs,
             **options,
         )
     expected, _ = fit(swap(swap_on_epoch=True), epochs=2, **options)
-    for mine, theirs in zip(model.get_weights(), expected.get_weights(), strict=True):
-        np.testing.assert_allclose(mine, theirs, rtol=1e-5)
+    for left in (weights[2], model.get_weights()):
+        for mine, theirs in zip(left, expected.get_weights(), strict=True):
+            np.testing.assert_allclose(mine, theirs, rtol=1e-5)
     assert logs["val_loss"][2] == pytest.approx(logs["val_loss"][1])
 
 
