@@ -182,9 +182,11 @@ class BeamSearch(Search):
             group = self.group.begin(limits, seeds, prefix, capacity, tokens)
             return join([group] * self.num_groups)
         batch_size, width, kept = limits.shape[0], self.width, self.num_hypotheses
-        # All but the first are forbidden: W equal beams would continue alike.
-        first = ops.where(ops.arange(width) == 0, 0.0, FORBIDDEN)
-        initial = ops.broadcast_to(ops.cast(first, "float32"), (batch_size, width))
+        # All but the first are forbidden: W equal beams would continue alike. A tensor,
+        # since two Python numbers would have Keras's default dtype.
+        others = ops.convert_to_tensor(FORBIDDEN, "float32")
+        first = ops.where(ops.arange(width, dtype="int32") == 0, 0.0, others)
+        initial = ops.broadcast_to(first, (batch_size, width))
         pad = tokens.pad_id
         return BeamState(
             limits=limits,
@@ -275,7 +277,7 @@ class BeamSearch(Search):
         ranking, indices = best_of_all(ranking, count)  # (B, C)
         # If all continuations are forbidden, the best beam ends.
         is_stuck = ops.logical_not(is_allowed(ranking[:, :1]))
-        must_end = ops.logical_and(is_stuck, ops.arange(count) == 0)
+        must_end = ops.logical_and(is_stuck, ops.arange(count, dtype="int32") == 0)
         end_id = step.tokens.end_id
         last = state.ranking[:, :1] + step.log_probs[:, 0, end_id, None]
         ranking = ops.where(must_end, last, ranking)

@@ -37,7 +37,8 @@ def advance_groups(
         )
         new, from_beams = group.advance_beams(part, own)
         live = ops.cast(is_allowed(new.ranking), "float32")[..., None]
-        chosen = chosen + ops.sum(ops.one_hot(new.token, size) * live, axis=1)
+        picked = ops.one_hot(new.token, size, dtype="float32")
+        chosen = chosen + ops.sum(picked * live, axis=1)
         # No beam of a finished group is live, so the group finds no more hypotheses.
         is_dead = ops.logical_not(ops.any(is_allowed(part.ranking), axis=1))
         over = ops.logical_or(new.finished, is_dead)

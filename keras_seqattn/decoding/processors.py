@@ -83,7 +83,9 @@ def force(log_probs: Tensor, prefix: Tensor, index: Tensor, pad_id: int) -> Tens
     given = ops.take_along_axis(prefix, ops.minimum(index, length - 1), axis=1)
     free = ops.logical_or(given == pad_id, index >= length)[..., None]  # (B, 1, 1)
     every = ops.arange(log_probs.shape[-1], dtype="int32")
-    certain = ops.where(every == given[..., None], 0.0, FORBIDDEN)  # (B, 1, V)
+    # Two Python numbers would have Keras's default dtype.
+    others = ops.convert_to_tensor(FORBIDDEN, log_probs.dtype)
+    certain = ops.where(every == given[..., None], 0.0, others)  # (B, 1, V)
     return ops.where(free, log_probs, certain)
 
 

@@ -372,7 +372,9 @@ def _nan_if_wrong(labels, vocabulary_size, pad_id):
     """Returns NaN if any label, even of weight 0, is out of range, else 0."""
     wrong = ops.logical_or(labels < 0, labels >= vocabulary_size)
     wrong = ops.logical_and(wrong, labels != pad_id)
-    return ops.where(ops.any(wrong), float("nan"), 0.0)
+    # Two Python numbers would have Keras's default dtype.
+    nan = ops.convert_to_tensor(float("nan"), "float32")
+    return ops.where(ops.any(wrong), nan, 0.0)
 
 
 def _fits(shape, expected):

@@ -31,7 +31,7 @@ def chained(table, width=1):
     """A step that says `table[b, token]`; it counts in the beams' part of the state."""
 
     def step(token_ids, state, index):
-        seen = ops.one_hot(token_ids, V)  # (B, W, V)
+        seen = ops.one_hot(token_ids, V, dtype="float32")  # (B, W, V)
         logits = ops.einsum("bwu,buv->bwv", seen, state["sentence"]["table"])
         counted = state["beam"]["count"] + 1.0
         return logits, {"beam": {"count": counted}, "sentence": state["sentence"]}
@@ -100,6 +100,18 @@ def test_scores_of_logits_of_low_precision_are_in_float32(dtype, rng):
         np.testing.assert_array_equal(found.token_ids, expected.token_ids)
         if scored:
             np.testing.assert_allclose(found.scores, expected.scores, rtol=1e-5)
+
+
+@pytest.mark.slow_on("jax")
+def test_the_default_dtype_of_keras_makes_no_difference(rng):
+    table = rng.normal(size=(2, V, V)).astype("float32")
+    method = decoding.BeamSearch(4, num_hypotheses=4, num_groups=2)
+    options = {"method": method, "prefix": [[5], [3, 4]]}
+    expected = search(chained(table, 4), 2, 6, **options)
+    keras.config.set_floatx("float16")
+    found = search(chained(table, 4), 2, 6, **options)
+    np.testing.assert_array_equal(found.token_ids, expected.token_ids)
+    np.testing.assert_array_equal(found.scores, expected.scores)
 
 
 @pytest.mark.slow_on("tensorflow", "jax")

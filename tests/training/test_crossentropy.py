@@ -216,6 +216,20 @@ def test_the_size_of_weights_does_not_matter_in_float16(factor):
     np.testing.assert_allclose(gradient, exact, rtol=2e-3, atol=1e-5)
 
 
+def test_the_default_dtype_of_keras_makes_no_difference():
+    def computed():
+        return value_and_gradient(
+            lambda x: linear_crossentropy(x, KERNEL, LABELS, sample_weight=WEIGHTS),
+            HIDDEN,
+        )
+
+    expected, exact = computed()
+    keras.config.set_floatx("float16")
+    value, gradient = computed()
+    np.testing.assert_array_equal(value, expected)
+    np.testing.assert_array_equal(gradient, exact)
+
+
 @pytest.mark.parametrize("weights", [None, WEIGHTS, np.array([1.0, 2.0, 0.5])])
 def test_linear_crossentropy_is_the_loss_of_logits(weights):
     def linear(hidden):

@@ -36,8 +36,9 @@ def softmax(
     if bias is not None:
         scores = scores + ops.cast(of_pairs(bias), "float32")
     if mask is not None:
-        # Added, since the gradient of `where` would be another pass over all scores.
-        hidden = ops.cast(MASKED_SCORE, "float32")  # not in Keras's default dtype
+        # Added, since the gradient of `where` would be another pass over all scores. A
+        # tensor, since two Python numbers would have Keras's default dtype.
+        hidden = ops.convert_to_tensor(MASKED_SCORE, "float32")
         scores = scores + ops.where(mask, 0.0, hidden)
     # Keras warns about a softmax over one key, all that a first position may see.
     one_key = scores.shape[-1] == 1

@@ -125,7 +125,7 @@ class BlockPairs:
             return 1.0
         seed = self._seed, i * self.kv.count + j
         draws = computed_uniform(ops.shape(like), seed, like.dtype)
-        scale = ops.cast(1.0 / (1.0 - self._dropout), like.dtype)
+        scale = ops.convert_to_tensor(1.0 / (1.0 - self._dropout), like.dtype)
         return ops.where(draws >= self._dropout, scale, 0.0)
 
     def broadcast(self, x: Tensor) -> Tensor:
