@@ -69,7 +69,7 @@ class TerminateOnDivergence(keras.callbacks.Callback):
         self.raise_error = arguments.boolean("raise_error", raise_error)
         self.diverged = False
         self._first = self._lowest = None
-        self._good, self._seen = [], ""
+        self._good, self._seen, self._is_first_batch = [], "", False
         # An object, since `Resume` resets numbers to what they were before it skipped
         # batches.
         self._skipped = types.SimpleNamespace(batches=0)
@@ -80,18 +80,21 @@ class TerminateOnDivergence(keras.callbacks.Callback):
         self._good = []
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-        """Makes the optimizer's state, if it has none yet."""
+        """Copies the weights and the optimizer's state, which are still good."""
         build_optimizers(self.model)
         self._skipped.batches = 0
+        # Else `Resume` restored those of this epoch's beginning.
+        self._is_first_batch = not self._good
+        if self._is_first_batch:
+            self._copy()
 
     def on_train_batch_begin(
         self, batch: int, logs: dict[str, Any] | None = None
     ) -> None:
-        """Copies the weights and the optimizer's state, before the first batch."""
-        # Not when the epoch begins: a `SwapEMAWeights` after this callback may then
-        # still have to take the averages out of the model.
-        if not self._good:  # Else `Resume` restored those of this epoch's beginning.
-            self._good = [array_of(variable) for variable in self._variables()]
+        """Copies them again if averages were in the model when the epoch began."""
+        if self._is_first_batch and self._swaps_averages:
+            self._copy()  # A callback has taken the averages out since.
+        self._is_first_batch = False
 
     def on_train_batch_end(
         self, batch: int, logs: dict[str, Any] | None = None
@@ -146,6 +149,9 @@ class TerminateOnDivergence(keras.callbacks.Callback):
             self._seen = "a weight is not finite after the last step"
             self.diverged = self.model.stop_training = True
 
+    def _copy(self):
+        self._good = [array_of(variable) for variable in self._variables()]
+
     def _restore(self):
         for variable, value in zip(self._variables(), self._good, strict=True):
             variable.assign(value)
@@ -156,11 +162,16 @@ class TerminateOnDivergence(keras.callbacks.Callback):
         As in the last epoch, it must find the same values on both sides: `fit` ends by
         copying what was swapped out.
         """
-        swapping = keras.callbacks.SwapEMAWeights
-        others = [x for x in callbacks_with(self) if isinstance(x, swapping)]
-        if any(x.swap_on_epoch for x in others):
+        if self._swaps_averages:
             model = self.model
             model.optimizer.finalize_variable_values(model.trainable_weights)
+
+    @property
+    def _swaps_averages(self):
+        """Whether a callback swaps averages in and out between epochs."""
+        swapping = keras.callbacks.SwapEMAWeights
+        others = [x for x in callbacks_with(self) if isinstance(x, swapping)]
+        return any(x.swap_on_epoch for x in others)
 
     def _tell(self, epoch):
         message = (
