@@ -142,9 +142,10 @@ class TranslationModel(Configured, keras.Model):
         check_not_empty("token_ids", token_ids)
         state, index = state_of(state, index)
         if start is not None:
-            start = ops.cast(arguments.tensor("start", start), "int32")
+            start = ops.convert_to_tensor(arguments.tensor("start", start))
             check_rank("start", start, "(batch,)")
             check_batch(token_ids=token_ids, start=start)
+            start = ops.cast(start, "int32")
         return self._stacks.step(token_ids, state, index, start)
 
     def generate(
