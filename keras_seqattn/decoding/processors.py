@@ -8,6 +8,7 @@ Shapes: B sentences, W beams, V vocabulary, L generated length, P prefix length.
 """
 
 import functools
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -188,7 +189,7 @@ def keep_min_p(log_probs: Tensor, p: float) -> Tensor:
     Reference:
         Nguyen et al. 2024, section 3.
     """
-    least = ops.max(log_probs, axis=-1, keepdims=True) + ops.log(p)
+    least = ops.max(log_probs, axis=-1, keepdims=True) + math.log(p)
     return ops.where(log_probs >= least, log_probs, FORBIDDEN)
 
 

@@ -206,6 +206,13 @@ def test_each_sentence_may_stand_at_its_own_position(rng):
             np.testing.assert_allclose(whole[b : b + 1], row, rtol=1e-6)
 
 
+def test_a_tiny_min_p_is_not_rounded_to_the_default_dtype():
+    keras.config.set_floatx("float16")
+    log_probs = ops.convert_to_tensor(np.array([[[-1e-3, -7.0, -23.0]]], "float32"))
+    found = ops.convert_to_numpy(processors.keep_min_p(log_probs, 1e-8))
+    assert (found > processors.FORBIDDEN).tolist() == [[[True, True, False]]]
+
+
 def filtered(probs, temperature=1.0, top_k=None, top_p=None, min_p=None):
     """The probabilities that are drawn from, by sorting lists."""
     probs = np.array([p ** (1 / temperature) for p in probs])
