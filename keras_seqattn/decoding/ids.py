@@ -67,6 +67,19 @@ def checked_ids(
     return token_ids.astype("int32")
 
 
+def check_prompts(name: str, prompt_ids: np.ndarray, pad_id: int) -> None:
+    """Raises an error if a prompt is empty, or is padded elsewhere than at its end."""
+    real = prompt_ids != pad_id
+    wrong = ~real[:, :1].any(1) | (real[:, 1:] & ~real[:, :-1]).any(1)
+    if wrong.any():
+        row = int(wrong.argmax())
+        raise ValueError(
+            f"`{name}` must hold at least one token a row, `start_id` where there is "
+            "no other, and padding at the end alone. "
+            f"Received: {name}[{row}]={prompt_ids[row].tolist()}."
+        )
+
+
 def check_range(name: str, token_ids: np.ndarray, size: int | None) -> None:
     """Raises an error if ids are negative, or not below `size`, by default 2**31."""
     low, high = token_ids.min(initial=0), token_ids.max(initial=0)

@@ -74,6 +74,11 @@ def abilities(model: DecodingModel) -> frozenset[str]:
     return frozenset(name for name in has if has[name])
 
 
+def is_language_model(model: DecodingModel) -> bool:
+    """Returns whether a model continues prompts: a `LanguageModel` or several."""
+    return hasattr(model, "most_generated") and hasattr(model, "vocabulary_size")
+
+
 def length_limit(model: DecodingModel) -> int | None:
     """Returns a model's `max_length`, or None if it has none."""
     return getattr(model, "max_length", None)

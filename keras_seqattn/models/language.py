@@ -13,7 +13,7 @@ from keras import ops
 from keras_seqattn import arguments, decoding
 from keras_seqattn.annotations import State, Tensor, TokenIds
 from keras_seqattn.decoding import Hypotheses
-from keras_seqattn.decoding.ids import checked_ids
+from keras_seqattn.decoding.ids import check_prompts, checked_ids
 from keras_seqattn.decoding.methods import Search
 from keras_seqattn.layers.norms import EPSILON
 from keras_seqattn.layers.shapes import check_not_empty
@@ -209,15 +209,7 @@ class LanguageModel(stacks.Configured, keras.Model):
                 f"`prompt_ids` must be shorter than {self.max_length}, the model's "
                 f"`max_length`. Received: prompt_ids of length {prompt_ids.shape[1]}."
             )
-        real = prompt_ids != self.pad_id
-        wrong = ~real[:, :1].any(1) | (real[:, 1:] & ~real[:, :-1]).any(1)
-        if wrong.any():
-            row = int(wrong.argmax())
-            raise ValueError(
-                "`prompt_ids` must hold at least one token a row, `start_id` where "
-                "there is no other, and padding at the end alone. Received: "
-                f"prompt_ids[{row}]={prompt_ids[row].tolist()}."
-            )
+        check_prompts("prompt_ids", prompt_ids, self.pad_id)
         return prompt_ids
 
     def most_generated(self, prompt_length: int) -> int | None:

@@ -34,6 +34,7 @@ from keras_seqattn.decoding.hypotheses import (
 )
 from keras_seqattn.decoding.ids import (
     check_prefix_lengths,
+    check_prompts,
     check_range,
     checked_ids,
     checked_prefix,
@@ -49,6 +50,7 @@ from keras_seqattn.decoding.protocol import (
     check_model,
     check_parts,
     default_max_length,
+    is_language_model,
     length_limit,
     max_new_tokens,
 )
@@ -138,7 +140,7 @@ def generate(
             are used and, if it has them, `max_length`, `source_vocabulary_size` and
             `target_vocabulary_size`, against which lengths and ids are checked.
         source_ids: Int array `(B, S)`, padded with the model's `pad_id`, or a list of
-            lists of integers.
+            lists of integers; a language model's prompts are padded at their ends.
         search: The search; `Greedy()` when None.
         max_length: Largest number of generated tokens, end included. When None, twice
             the tokens of each sentence plus 10, or the model's own limit if less.
@@ -154,14 +156,15 @@ def generate(
 
     Raises:
         ValueError: If `source_ids` are not integers of rank 2, hold an id outside the
-            vocabulary, are longer than the model's `max_length`, or leave it nothing to
-            generate; if `max_length` is more than the model can generate; if `search`
-            is not a search, has a `coverage_penalty` that the model does not support,
-            or is a `Sample` and there are `constraints`; if `prefix` or `constraints`
-            do not fit the limit of their sentence, or hold an id outside the
-            vocabulary; if a phrase holds a special token or one that the search never
-            generates; or if `model` lacks a part of the protocol, or a method of it
-            returns structures or shapes that differ from the protocol's.
+            vocabulary, are a language model's prompts with padding before a token or
+            without any, are longer than the model's `max_length`, or leave it nothing
+            to generate; if `max_length` is more than the model can generate; if
+            `search` is not a search, has a `coverage_penalty` that the model does not
+            support, or is a `Sample` and there are `constraints`; if `prefix` or
+            `constraints` do not fit the limit of their sentence, or hold an id outside
+            the vocabulary; if a phrase holds a special token or one that the search
+            never generates; or if `model` lacks a part of the protocol, or a method of
+            it returns structures or shapes that differ from the protocol's.
 
     Example:
         >>> import numpy as np
@@ -174,6 +177,8 @@ def generate(
     check_parts(model)
     size = getattr(model, "source_vocabulary_size", None)
     source_ids = checked_ids("source_ids", source_ids, size, model.pad_id)
+    if is_language_model(model):
+        check_prompts("source_ids", source_ids, model.pad_id)
     _check_source_length(model, source_ids.shape[1])
     _check_max_length(model, source_ids.shape[1], max_length)
     limits = _limits(model, source_ids, max_length)

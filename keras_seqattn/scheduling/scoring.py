@@ -13,6 +13,7 @@ from keras_seqattn import arguments
 from keras_seqattn.annotations import Tensor
 from keras_seqattn.decoding.hypotheses import pad_lists
 from keras_seqattn.decoding.ids import checked_ids
+from keras_seqattn.decoding.protocol import is_language_model
 from keras_seqattn.scheduling.programs import compiled
 from keras_seqattn.scheduling.static import (
     BATCH_SIZES,
@@ -61,7 +62,7 @@ def scored(
     needed = ("start_id", "pad_id", "variables")
     arguments.offers("model", model, needed, wanted)
     inputs = getattr(model, "inputs", None)  # of a functional model
-    if inputs is not None and len(inputs) == 1:
+    if is_language_model(model) or (inputs is not None and len(inputs) == 1):
         wanted += "; `TextGenerator.score` scores a language model's texts"
         arguments.refuse("model", model, wanted)
     size = getattr(model, "source_vocabulary_size", None)
@@ -103,6 +104,8 @@ def _score(
     model: Any, sequences: Sequence[np.ndarray], num_forced: int = 0
 ) -> np.ndarray:
     """Returns the score of the last of one or two arrays, given the one before."""
+    if not callable(model):  # The protocol of a search asks for no call.
+        arguments.refuse("model", model, "a model that can be called, to be scored")
     sides = [
         pad_to_length(ids, padded_length(model, ids.shape[1]), model.pad_id)
         for ids in sequences

@@ -584,6 +584,13 @@ def test_generate_says_what_is_wrong(model, prompts, message):
         model.generate(prompts)
 
 
+def test_the_function_refuses_prompts_that_the_method_refuses(model):
+    message = "padding at the end alone.*source_ids.0.=.0, 3, 4"
+    for one in (model, decoding.Ensemble([model, model])):
+        with pytest.raises(ValueError, match=message):
+            decoding.generate(one, [[0, 3, 4]])
+
+
 @pytest.mark.slow_on("tensorflow")
 def test_prompts_may_be_lists_of_unequal_lengths(model):
     lists, array = [[3, 4, 5], [6]], np.array([[3, 4, 5], [6, 0, 0]])

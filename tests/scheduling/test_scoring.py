@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from keras import ops
 
+from keras_seqattn.decoding import Ensemble
 from keras_seqattn.models import LanguageModel
 from keras_seqattn.scheduling.scoring import score_lists, scored
 
@@ -102,7 +103,16 @@ def test_what_a_model_lacks_is_named():
         scored(Frozen(), [[4, 2]], [[4, 2]])
 
 
+def test_a_model_that_only_searches_has_no_scores():
+    class Searched:
+        start_id, pad_id, variables = 1, 0, ()
+
+    with pytest.raises(ValueError, match="`model` must be a model that can be called"):
+        scored(Searched(), [[4, 2]], [[4, 2]])
+
+
 def test_a_language_model_is_refused():
     model = LanguageModel(8, model_dim=8, num_heads=2, intermediate_dim=8)
-    with pytest.raises(ValueError, match="translation model; `TextGenerator.score`"):
-        scored(model, [[1, 5]], [[4, 2]])
+    for one in (model, Ensemble([model, model])):
+        with pytest.raises(ValueError, match="translation model; `TextGenerator.scor"):
+            scored(one, [[1, 5]], [[4, 2]])
