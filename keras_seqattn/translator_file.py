@@ -22,6 +22,9 @@ def write(whole: Any, path: Path, kind: type) -> None:
     """
     if not str(path).endswith(".keras"):
         raise ValueError(f'`path` must end in ".keras". Received: path={str(path)!r}.')
+    for model in _models(whole.model):
+        if not isinstance(model, keras.Layer):  # Keras would leave out its variables.
+            arguments.refuse("model", model, "a Keras model to be saved")
     parts = {name: getattr(whole, name) for name in kind.parts}
     # One tokenizer for both is written once: a `Translator` reads None as that.
     if parts.get("target_tokenizer") is parts.get("source_tokenizer"):

@@ -17,6 +17,7 @@ import pytest
 
 import keras_seqattn as ks
 from keras_seqattn.scheduling import generation
+from tests.decoding import test_ensemble as ensembles
 from tests.evaluate import outputs
 from tests.pairs import each_variant, named
 from tests.small import make_sentencepiece, translation_model
@@ -456,6 +457,21 @@ def test_no_file_is_written_that_would_not_load(
     monkeypatch.setattr(translator, "search", search)
     with pytest.raises(ValueError, match="`search` must be a `Greedy`, `Sample` or"):
         translator.save(tmp_path / "translator.keras")
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.backends("torch")
+def test_no_file_is_written_without_the_variables_of_a_model(tmp_path):
+    class Plain(ensembles.Plain):
+        source_vocabulary_size = target_vocabulary_size = 260
+
+        def get_config(self):
+            return {}
+
+    for model in (Plain(), ks.decoding.Ensemble([Plain()])):
+        translator = ks.Translator(model, ks.text.ByteTokenizer())
+        with pytest.raises(ValueError, match="`model` must be a Keras model to be"):
+            translator.save(tmp_path / "translator.keras")
     assert not list(tmp_path.iterdir())
 
 
