@@ -101,8 +101,16 @@ class Ensemble(keras.Model):
     @property
     def variables(self) -> list[Any]:
         """The variables of all models, even of those that are not Keras models."""
+        return [*super().variables, *self._plain_variables()]
+
+    @property
+    def weights(self) -> list[Any]:
+        """The weights of all models: the variables of one that is no Keras model."""
+        return [*super().weights, *self._plain_variables()]
+
+    def _plain_variables(self) -> list[Any]:
         plain = [x for x in self.models if not isinstance(x, keras.Layer)]
-        return [*super().variables, *(v for x in plain for v in x.variables)]
+        return [variable for model in plain for variable in model.variables]
 
     def call(self, inputs: Any) -> Tensor:
         """Computes the log of the models' mean probabilities of whole targets."""

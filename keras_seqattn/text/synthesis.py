@@ -109,7 +109,7 @@ def synthesize(
     """
     wanted = "a list of strings, an open file or a generator of them"
     arguments.ordered("lines", lines, wanted)
-    arguments.positive_integer("num_hypotheses", num_hypotheses)
+    num_hypotheses = arguments.positive_integer("num_hypotheses", num_hypotheses)
     arguments.boolean("reverse", reverse)
     arguments.number("max_length_ratio", max_length_ratio, least=1, optional=True)
     arguments.boolean("skip_copies", skip_copies)
@@ -205,7 +205,9 @@ class _Job:
     def describe(self):
         """Returns a dict that distinguishes this job from others."""
         weights, translator = hashlib.sha256(), self.translator
-        for weight in getattr(getattr(translator, "model", None), "weights", ()):
+        model = getattr(translator, "model", None)
+        # A model that is no Keras model has only the `variables` of the protocol.
+        for weight in getattr(model, "weights", getattr(model, "variables", ())):
             weights.update(keras.ops.convert_to_numpy(weight).tobytes())
         sides = ("source_tokenizer", "target_tokenizer")
         tokenizers = [getattr(translator, side, None) for side in sides]

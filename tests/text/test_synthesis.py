@@ -9,6 +9,7 @@ import pytest
 
 import keras_seqattn as ks
 from keras_seqattn.text import ByteTokenizer, synthesis, synthesize
+from tests.decoding.test_ensemble import Plain
 from tests.locks import held
 from tests.small import translation_model
 
@@ -337,6 +338,18 @@ def test_a_translator_makes_a_corpus(tmp_path):
     model.set_weights([1.1 * weight for weight in model.get_weights()])
     with pytest.raises(ValueError, match="with other translator"):
         synthesize(translator, lines, search, path=path)
+
+
+@pytest.mark.parametrize("alone", [True, False], ids=["alone", "in an ensemble"])
+def test_a_model_that_is_no_keras_model_is_told_from_another(tmp_path, alone):
+    plain = Plain()
+    translator, path = Scripted(), tmp_path / "pairs.jsonl"
+    translator.model = plain if alone else ks.decoding.Ensemble([plain])
+    count = np.int64(1)  # which JSON cannot hold
+    synthesize(translator, ["one"], num_hypotheses=count, path=path)
+    plain.table.assign(-plain.table)
+    with pytest.raises(ValueError, match="with other translator"):
+        synthesize(translator, ["one"], path=path)
 
 
 @pytest.mark.parametrize("seed", [1, np.int64(1)], ids=["int", "int64"])
