@@ -48,6 +48,8 @@ def prepare(
             "the model on TensorFlow alone. Save the translator, and load and export "
             f"it under KERAS_BACKEND=tensorflow. Received: backend {backend!r}."
         )
+    if not isinstance(model, keras.Model):
+        arguments.refuse("model", model, "a Keras model for ONNX")
     # A quantized layer's policy differs from its model's.
     policies = {layer.dtype_policy.name for layer in layers_of(model)} - {"float32"}
     if policies:

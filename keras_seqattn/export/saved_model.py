@@ -15,7 +15,7 @@ from keras import ops
 from keras_seqattn import arguments
 from keras_seqattn.decoding import Greedy, loop
 from keras_seqattn.decoding.hypotheses import SpecialTokens
-from keras_seqattn.decoding.methods import SEED_STEP
+from keras_seqattn.decoding.methods import SEED_STEP, checked_search
 from keras_seqattn.decoding.protocol import check_model, length_limit
 from keras_seqattn.scheduling.generation import check_coverage, token_limit
 from keras_seqattn.scheduling.static import Sentences, begin_search
@@ -88,8 +88,11 @@ def prepare(
             "`target_tokenizer` must have no `prefix_ids`: a SavedModel forces no "
             f"first tokens. Received: target_tokenizer.prefix_ids={forced!r}."
         )
-    check_coverage(model, translator.search or Greedy())
+    check_coverage(model, checked_search("search", translator.search))
     import tensorflow as tf
+
+    if not isinstance(model, keras.Layer | tf.Module):
+        arguments.refuse("model", model, "a Keras model for a SavedModel")
 
     max_length = max_length or translator.max_source_length
     graphs = _Graphs(translator, batch_size, max_length, jit_compile)

@@ -13,6 +13,7 @@ import pytest
 import keras_seqattn as ks
 from keras_seqattn.export import export_translator
 from keras_seqattn.scheduling import generation
+from tests.decoding import test_ensemble as ensembles
 from tests.export.translators import LINES, make_translator
 from tests.small import make_sentencepiece
 
@@ -244,6 +245,25 @@ def test_a_coverage_penalty_needs_a_model_that_counts_it(tmp_path):
     with pytest.raises(ValueError, match="`search` must have a `coverage_penalty` of"):
         export_translator(translator, tmp_path / "model")
     assert not list(tmp_path.iterdir())
+
+
+@tensorflow_only
+@pytest.mark.parametrize("form", ["saved_model", "onnx"])
+def test_a_model_that_is_no_keras_model_is_refused(tmp_path, form):
+    class Plain(ensembles.Plain):
+        source_vocabulary_size = target_vocabulary_size = 260
+
+    translator = ks.Translator(Plain(), ks.text.ByteTokenizer())
+    with pytest.raises(ValueError, match="`model` must be a Keras model for"):
+        export_translator(translator, tmp_path / "model.onnx", form)
+
+
+@tensorflow_only
+def test_what_was_set_as_search_is_refused_if_it_is_none(tmp_path):
+    translator = make_translator(None)
+    translator.search = "beam"
+    with pytest.raises(ValueError, match="`search` must be a `Greedy`, `Sample` or"):
+        export_translator(translator, tmp_path / "model")
 
 
 @tensorflow_only
