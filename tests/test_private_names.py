@@ -24,8 +24,8 @@ PRIVATE = {
     "training.resume": {"_initial_epoch"},
 }
 PRIVATE_MODULES = ("keras.src", "keras_tuner.src", "tensorflow.python", "tf.python")
-# What Python documents, and a mark that layers of ours are given from outside.
-KNOWN = {"_replace", "_exit", "_is_checkpointing"}
+# What Python documents.
+KNOWN = {"_replace", "_exit"}
 # Who may ask which backend it is, beside the part `backend`.
 ASK_FOR_BACKEND = {"export.onnx", "export.saved_model", "tuning.processes"}
 

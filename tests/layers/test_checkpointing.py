@@ -238,3 +238,21 @@ def test_a_regularizer_of_the_output_counts_once():
         model.compile("sgd", "mse", jit_compile=JIT)
         losses.append(float(model.train_on_batch(x, x)))
     np.testing.assert_allclose(*losses, rtol=1e-5)
+
+
+class Doubled(layers.EncoderBlock):
+    """Has a call of the user's own around that of the block."""
+
+    def call(self, x, mask=None, training=None):
+        return 2.0 * super().call(x, mask=mask, training=training)
+
+
+@pytest.mark.slow_on("jax")
+def test_a_call_of_ones_own_around_it_is_made_once():
+    x = np.random.default_rng(0).normal(size=(2, 5, 8)).astype("float32")
+    outputs = []
+    for gradient_checkpointing in (False, True):
+        keras.utils.set_random_seed(0)
+        block = Doubled(2, 12, gradient_checkpointing=gradient_checkpointing)
+        outputs.append(ops.convert_to_numpy(block(x, training=True)))
+    np.testing.assert_allclose(*outputs, rtol=1e-5)

@@ -17,7 +17,6 @@ from keras_seqattn.layers.attention.unpadding import Unpadding
 from keras_seqattn.layers.dropout import if_known
 from keras_seqattn.layers.norms import EPSILON, NORMS
 from keras_seqattn.layers.shapes import check_batch, check_rank
-from keras_seqattn.layers.transformer.checkpointing import is_checkpointing
 from keras_seqattn.layers.transformer.feed_forward import FeedForward
 from keras_seqattn.layers.transformer.residual import Residual
 from keras_seqattn.layers.weights.quantization import dtype_config
@@ -51,8 +50,7 @@ class CarriesMask:
         mask, named = kwargs.get("mask"), kwargs.get(self.mask_name)
         if mask is None and named is None:
             return
-        # A recomputed call is also given the mask that Keras filled in.
-        if mask is not None and named is not None and not is_checkpointing(self):
+        if mask is not None and named is not None:
             raise ValueError(
                 f"`mask` must be None where `{self.mask_name}` is given: the two mean "
                 f"the same. Received: mask of shape {np.shape(mask)}, "

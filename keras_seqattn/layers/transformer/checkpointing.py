@@ -30,22 +30,19 @@ def checkpointed(call: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(call)
     def checkpointed_call(self, *args, **kwargs):
         given = signature.bind(self, *args, **kwargs).arguments
-        again = given.get("training") and self.gradient_checkpointing
-        if not again or is_checkpointing(self):
+        if not (given.get("training") and self.gradient_checkpointing):
             return call(self, *args, **kwargs)
         del given["self"], given["training"]
-        return _call_twice(self, given)
+        return _call_twice(call, self, given)
 
     return checkpointed_call
 
 
-def is_checkpointing(layer: keras.layers.Layer) -> bool:
-    """Returns whether the current call of a layer was made by `checkpointed`."""
-    return getattr(layer, "_is_checkpointing", False)
+def _call_twice(call, layer, arguments):
+    """Makes a `call` of a built layer while training, and again in the backward pass.
 
-
-def _call_twice(layer, arguments):
-    """Calls a built layer while training, and again in the backward pass."""
+    It is not a call of the layer: a subclass may have a `call` around this one.
+    """
     floats = {name: x for name, x in arguments.items() if _is_float_tensor(x)}
     others = {name: x for name, x in arguments.items() if name not in floats}
     generators = seed_generators_of(layer)
@@ -54,27 +51,14 @@ def _call_twice(layer, arguments):
 
     def compute(*tensors):
         given = dict(zip(floats, tensors, strict=True))
-        with _checkpointing(layer), _with_seeds(generators, seeds):
-            return layer(**given, **others, training=True)
+        with _with_seeds(generators, seeds):
+            return call(layer, **given, **others, training=True)
 
     return keras.remat(compute)(*floats.values())
 
 
 def _is_float_tensor(x):
     return hasattr(x, "dtype") and "float" in keras.backend.standardize_dtype(x.dtype)
-
-
-@contextlib.contextmanager
-def _checkpointing(layer):
-    """Makes calls of a layer those of `checkpointed`, within that of the user."""
-    # The user's call applies the regularizer to the output already.
-    regularizer, layer.activity_regularizer = layer.activity_regularizer, None
-    layer._is_checkpointing = True
-    try:
-        yield
-    finally:
-        layer._is_checkpointing = False
-        layer.activity_regularizer = regularizer
 
 
 @contextlib.contextmanager
