@@ -294,6 +294,22 @@ def test_the_losses_of_an_attention_are_those_without_unpadding():
     np.testing.assert_allclose(losses(True), losses(False), rtol=1e-5)
 
 
+def test_the_losses_of_a_stack_are_those_without_unpadding():
+    """They are of what stands at padding, too."""
+
+    def losses(unpad):
+        keras.utils.set_random_seed(0)
+        norm = keras.layers.LayerNormalization(beta_initializer="ones")
+        stack = layers.TransformerStack(
+            [layers.EncoderBlock(2, 6)], norm, unpad, activity_regularizer="l2"
+        )
+        stack(X, mask=mask_of("some"), training=True)
+        return [float(loss) for loss in stack.losses]
+
+    assert losses(False)
+    np.testing.assert_allclose(losses(True), losses(False), rtol=1e-5)
+
+
 @pytest.mark.parametrize(
     "norm",
     [

@@ -33,8 +33,8 @@ class TransformerStack(arguments.Checked, CarriesMask, keras.layers.Layer):
     requires a program whose shapes may depend on values (TensorFlow and torch on a CPU,
     not compiled by XLA), a mask, and blocks of this package, with its attention and
     their own `call`, without stochastic depth, gradient checkpointing and activity
-    regularizers, and a layer or RMS norm of each vector alone, or none. Otherwise it
-    calls the blocks on padded inputs.
+    regularizers, and a layer or RMS norm of each vector alone, or none; nor may it have
+    an activity regularizer itself. Otherwise it calls the blocks on padded inputs.
     Shapes: B batch, T length, S length of the memory, D model_dim, H heads, W beams,
     L cache length.
 
@@ -165,6 +165,8 @@ class TransformerStack(arguments.Checked, CarriesMask, keras.layers.Layer):
     def _unpads(self, x, mask):
         """Returns whether padding can be left out here."""
         if not self.unpad or mask is None or 0 in x.shape[:2]:
+            return False
+        if self.activity_regularizer is not None:  # It is of padding, too.
             return False
         can = all(isinstance(block, Block) and block.unpads for block in self.blocks)
         return can and _is_by_vector(self.norm) and tracing.allows_any_shape(x)
