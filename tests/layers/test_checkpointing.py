@@ -240,6 +240,21 @@ def test_a_regularizer_of_the_output_counts_once():
     np.testing.assert_allclose(*losses, rtol=1e-5)
 
 
+@pytest.mark.slow_on("tensorflow")
+def test_a_mask_may_be_of_ones_and_zeros():
+    x = np.random.default_rng(0).normal(size=(2, 5, 8)).astype("float32")
+    mask = np.tril(np.ones((2, 5, 5), "float32"))
+    outputs = []
+    for gradient_checkpointing in (False, True):
+        keras.utils.set_random_seed(0)
+        block = layers.EncoderBlock(
+            2, 12, gradient_checkpointing=gradient_checkpointing
+        )
+        y = block(x, attention_mask=mask, training=True)
+        outputs.append(ops.convert_to_numpy(y))
+    np.testing.assert_allclose(*outputs, rtol=1e-4, atol=1e-6)
+
+
 class Doubled(layers.EncoderBlock):
     """Has a call of the user's own around that of the block."""
 

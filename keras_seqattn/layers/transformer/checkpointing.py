@@ -43,7 +43,12 @@ def _call_twice(call, layer, arguments):
 
     It is not a call of the layer: a subclass may have a `call` around this one.
     """
-    floats = {name: x for name, x in arguments.items() if _is_float_tensor(x)}
+    # Not masks of floats: JAX hands on what is differentiated without its values.
+    floats = {
+        name: x
+        for name, x in arguments.items()
+        if _is_float_tensor(x) and not name.endswith("mask")
+    }
     others = {name: x for name, x in arguments.items() if name not in floats}
     generators = seed_generators_of(layer)
     # Not arguments of `compute`: TensorFlow adds zeros to those to order its program.
