@@ -331,6 +331,16 @@ def test_lora_is_enabled_once():
         ks.training.enable_lora(model, 2)
 
 
+@pytest.mark.backends("torch")
+def test_a_refused_constraint_leaves_the_model_as_it_was():
+    model = made(attention={"kernel_constraint": "max_norm"})
+    before = len(model.trainable_weights)
+    with pytest.raises(ValueError, match="`targets` must match no layer.*attention"):
+        ks.training.enable_lora(model, 2)
+    assert len(model.trainable_weights) == before
+    assert ks.training.enable_lora(model, 2, targets=["embedding"]) == 2 * (11 + 8)
+
+
 def test_an_untied_embedding_keeps_its_factors_in_a_file(tmp_path):
     layer = ks.layers.PositionalEmbedding(9, 4, tie_weights=False)
     token_ids = keras.Input((None,), dtype="int32")

@@ -113,8 +113,8 @@ def enable_lora(
         The number of trainable weights, an integer.
 
     Raises:
-        ValueError: If an argument is out of range, LoRA is enabled already, or no
-            layer is adapted.
+        ValueError: If an argument is out of range, LoRA is enabled already, no layer is
+            adapted, or one would be whose kernel has a constraint.
 
     Example:
         >>> from keras_seqattn.models import LanguageModel
@@ -149,6 +149,7 @@ def enable_lora(
             "`model` must be without LoRA, which can be enabled once. "
             f"Received: model={model.name!r}, where it is."
         )
+    _refuse_constraints(adapted, targets)
     norms = (keras.layers.LayerNormalization, keras.layers.RMSNormalization)
     kept = {
         id(variable)
@@ -174,6 +175,17 @@ def enable_lora(
         "train_norms": train_norms,
     }
     return sum(math.prod(variable.shape) for variable in model.trainable_variables)
+
+
+def _refuse_constraints(layers, targets):
+    """Refuses constraints, which Keras would when some layers are adapted already."""
+    for layer in layers:
+        if getattr(layer, f"{layer.adapted_weight}_constraint") is not None:
+            raise ValueError(
+                "`targets` must match no layer whose kernel has a constraint, which "
+                f"LoRA does not keep. Received: targets={targets!r}, which match "
+                f"{layer.path!r}."
+            )
 
 
 def _patterns(targets):
