@@ -1,6 +1,7 @@
 """The layers and seed generators within a layer; Keras lists only those of models."""
 
 from collections.abc import Iterable
+from typing import Any
 
 import keras
 
@@ -26,6 +27,21 @@ def track_list(layer: keras.Layer, name: str, parts: Iterable[keras.Layer]) -> N
         for number, part in enumerate(parts):
             # Sorts after `name`, by which a `.keras` file knows the layer.
             setattr(layer, f"{name}_{number}", part)
+
+
+def build_part(part: keras.Layer, *shapes: Any) -> None:
+    """Builds a part for inputs of some shapes, unless it is built.
+
+    A layer without a `build` of its own may hold layers that are built as they are
+    called. It is called for that: Keras's `build` leaves them without weights, also
+    where it loads the layer.
+    """
+    has_own = type(part).build is not keras.Layer.build
+    if not has_own and not all(inner.built for inner in layers_of(part)[1:]):
+        part(*(keras.KerasTensor(shape, part.compute_dtype) for shape in shapes))
+    elif not part.built:
+        # Keras's own takes one shape, and does nothing with it.
+        part.build(*(shapes if has_own else shapes[:1]))
 
 
 def _parts(layer):

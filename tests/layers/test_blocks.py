@@ -392,6 +392,42 @@ def test_attention_takes_a_layer(rng):
     assert block.attention_residual.sublayer is attention
 
 
+@keras.saving.register_keras_serializable()
+class Lazy(keras.layers.Layer):
+    """Has no `build` of its own: what it holds is built as it is called."""
+
+    def __init__(self, **kwargs):
+        super().__init__(**kwargs)
+        self.dense = keras.layers.Dense(D)
+        self.supports_masking = True
+
+    def call(self, query, value=None, return_attention_scores=False, **masks):
+        return self.dense(query)
+
+
+@pytest.mark.filterwarnings("ignore:.build... was called")  # as Keras loads it
+@pytest.mark.slow_on("tensorflow", "jax")
+@pytest.mark.parametrize(
+    "made",
+    [
+        lambda lazy: layers.EncoderBlock(2, F, attention=lazy),
+        lambda lazy: layers.Residual(lazy),
+        lambda lazy: layers.TransformerStack([lazy]),
+        lambda lazy: layers.TransformerStack([layers.EncoderBlock(2, F)], norm=lazy),
+    ],
+    ids=["attention", "residual", "block", "norm"],
+)
+def test_the_weights_of_a_part_without_a_build_are_saved(made, rng, tmp_path):
+    (x,) = draw(rng, T)
+    inputs = keras.Input((T, D))
+    lazy = Lazy()
+    model = keras.Model(inputs, made(lazy)(inputs))
+    assert len(lazy.weights) == 2
+    model.save(tmp_path / "model.keras")
+    loaded = keras.saving.load_model(tmp_path / "model.keras")
+    np.testing.assert_array_equal(numpy(loaded(x)), numpy(model(x)))
+
+
 # Step by step.
 
 

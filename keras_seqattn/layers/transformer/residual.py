@@ -10,6 +10,7 @@ from keras import ops
 
 from keras_seqattn import arguments
 from keras_seqattn.annotations import Norm, Shape, Tensor
+from keras_seqattn.backend.parts import build_part
 from keras_seqattn.layers.dropout import Dropout, if_known
 from keras_seqattn.layers.norms import EPSILON, make_norm
 from keras_seqattn.layers.shapes import check_built, check_tensor
@@ -97,8 +98,7 @@ class Residual(arguments.Checked, keras.layers.Layer):
             name="skip",
             dtype=self.dtype_policy,
         )
-        if not self.sublayer.built:
-            self.sublayer.build(x_shape, *more_shapes)
+        build_part(self.sublayer, x_shape, *more_shapes)
         keep_frozen(self)
 
     def enter(self, x: Tensor) -> Tensor:

@@ -12,7 +12,7 @@ import keras
 from keras_seqattn import arguments
 from keras_seqattn.annotations import Shape, Tensor
 from keras_seqattn.backend import tracing
-from keras_seqattn.backend.parts import track_list
+from keras_seqattn.backend.parts import build_part, track_list
 from keras_seqattn.layers.attention.kv_cache import KVCache
 from keras_seqattn.layers.attention.masks import bool_mask, mask_of_all
 from keras_seqattn.layers.attention.unpadding import Unpadding
@@ -104,10 +104,9 @@ class TransformerStack(arguments.Checked, CarriesMask, keras.layers.Layer):
         self._check_memory(memory_shape)
         shapes = (x_shape,) if memory_shape is None else (x_shape, memory_shape)
         for block in self.blocks:
-            if not block.built:
-                block.build(*shapes)
-        if self.norm is not None and not self.norm.built:
-            self.norm.build(x_shape)
+            build_part(block, *shapes)
+        if self.norm is not None:
+            build_part(self.norm, x_shape)
         keep_frozen(self)
 
     def _check_memory(self, shape):
