@@ -12,7 +12,11 @@ import numpy as np
 from keras_seqattn import arguments
 from keras_seqattn.training.callback_states import callbacks_with
 from keras_seqattn.training.snapshot import array_of
-from keras_seqattn.training.variables import build_optimizers, changed_variables
+from keras_seqattn.training.variables import (
+    begin_averages,
+    build_optimizers,
+    changed_variables,
+)
 
 # Number of batches of an epoch after which their mean loss is reliable.
 FEW = 100
@@ -155,6 +159,7 @@ class TerminateOnDivergence(keras.callbacks.Callback):
     def _restore(self):
         for variable, value in zip(self._variables(), self._good, strict=True):
             variable.assign(value)
+        begin_averages(self.model)  # `fit` ends by copying them into the weights.
 
     def _leave_averages(self):
         """Puts averages into the model if a callback will swap them in now.

@@ -2,6 +2,9 @@
 
 import keras
 
+from keras_seqattn.backend.processes import whole_array
+from keras_seqattn.training.snapshot import array_of
+
 
 def optimizers_of(model: keras.Model) -> list[keras.optimizers.Optimizer]:
     """Lists the optimizers that a model holds, each once.
@@ -23,6 +26,24 @@ def build_optimizers(model: keras.Model) -> None:
     for optimizer in optimizers_of(model):
         if not optimizer.built:
             optimizer.build(model.trainable_variables)
+
+
+def begin_averages(model: keras.Model) -> None:
+    """Sets moving averages to the weights where no step has made them yet.
+
+    Keras begins with 0, which the first step replaces.
+    """
+    for optimizer in optimizers_of(model):
+        inner = getattr(optimizer, "inner_optimizer", optimizer)  # of a scaled loss
+        for each in getattr(inner, "optimizers", [inner]):
+            if each.use_ema and each.built and not whole_array(each.iterations):
+                # Keras's `SwapEMAWeights` also has no other way to reach these.
+                averages = each._model_variables_moving_average
+                for weight, average in zip(
+                    each._trainable_variables, averages, strict=True
+                ):
+                    if average is not None:  # as for scales of float8
+                        average.assign(array_of(weight))
 
 
 def changed_variables(model: keras.Model) -> list[list[keras.Variable]]:

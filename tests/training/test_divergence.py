@@ -1,5 +1,7 @@
 """`TerminateOnDivergence`: training that explodes ends with the last good weights."""
 
+import functools
+
 import keras
 import numpy as np
 import pytest
@@ -200,4 +202,26 @@ def test_a_model_of_keras_s_own_may_diverge_in_its_first_epoch():
     weights = model.get_weights()
     with pytest.warns(UserWarning, match="diverged in epoch 1"):
         model.fit(X, Y, epochs=2, callbacks=[TerminateOnDivergence()], verbose=0)
+    np.testing.assert_equal(model.get_weights(), weights)
+
+
+@pytest.mark.parametrize(
+    "swap",
+    [
+        keras.callbacks.Callback,
+        keras.callbacks.SwapEMAWeights,
+        functools.partial(keras.callbacks.SwapEMAWeights, swap_on_epoch=True),
+    ],
+)
+@pytest.mark.parametrize("scaled", [False, True])
+def test_an_average_of_no_step_is_not_left_where_the_first_epoch_diverges(swap, scaled):
+    """Keras would copy it into the weights, as 0, when `fit` ends."""
+    model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
+    optimizer = keras.optimizers.SGD(1e30, use_ema=True)
+    if scaled:
+        optimizer = keras.optimizers.LossScaleOptimizer(optimizer)
+    model.compile(optimizer, "mse")
+    weights = model.get_weights()
+    with pytest.warns(UserWarning, match="diverged in epoch 1"):
+        model.fit(X, Y, callbacks=[TerminateOnDivergence(), swap()], verbose=0)
     np.testing.assert_equal(model.get_weights(), weights)
