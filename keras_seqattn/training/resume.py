@@ -15,6 +15,7 @@ What `Resume` does when Keras calls its methods:
     on_train_end        releases the directory
 """
 
+import itertools
 import pathlib
 import random
 import warnings
@@ -116,8 +117,9 @@ class Resume(keras.callbacks.Callback):
             resumed epoch skips the batches that it has trained on; its training metrics
             are those of the rest, so let callbacks such as `ReduceLROnPlateau` monitor
             metrics of the validation. Other callbacks are called for skipped batches
-            with empty logs; if `every` is still given, their state is then reset to
-            what it was before the skipped batches.
+            with empty logs, except those that save by a `save_freq`; if `every` is
+            still given, their state is then reset to what it was before the skipped
+            batches.
         files: Paths of files that callbacks of the same `fit` append to, except those
             of `CSVLogger`.
 
@@ -343,6 +345,9 @@ class Resume(keras.callbacks.Callback):
     def _skip_batches(self):
         """Makes `fit` skip batches, with a train function that does nothing."""
         model, batch = self.model, self._to_skip
+        for callback in itertools.chain.from_iterable(self._kept_and_others):
+            if hasattr(callback, "save_freq"):  # as `ModelCheckpoint` has
+                self._silence(callback)
         model.make_train_function(force=True)  # An earlier `fit` may have left ours.
         train, left = model.train_function, batch
         together = model.steps_per_execution
@@ -360,6 +365,19 @@ class Resume(keras.callbacks.Callback):
             return ({}, *state) if state else {}  # On JAX the state is returned too.
 
         model.train_function, self._skip_step, self._train_step = skip, skip, train
+
+    def _silence(self, callback):
+        """Calls a callback that saves weights for no batch that is skipped.
+
+        They are not the weights that the model had after that batch.
+        """
+        on_batch_end = type(callback).on_train_batch_end
+
+        def on_train_batch_end(batch, logs=None):
+            if batch >= self._to_skip:
+                on_batch_end(callback, batch, logs)
+
+        callback.on_train_batch_end = on_train_batch_end
 
     def _on_train_batch_end(
         self, batch: int, logs: dict[str, Any] | None = None

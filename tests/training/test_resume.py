@@ -425,6 +425,28 @@ def test_callbacks_count_a_batch_once(tmp_path):
         assert getattr(resumed, name) == getattr(whole, name)
 
 
+@pytest.mark.slow_on("tensorflow", "jax")
+def test_weights_saved_by_batches_are_those_after_the_batch(tmp_path):
+    """They are not saved again, nor in a file named by a loss, while it is skipped."""
+
+    def saving(name):
+        path = tmp_path / name / "{epoch}-{batch}-{loss:.3f}.weights.h5"
+        options = {"save_freq": 2, "save_weights_only": True}
+        return keras.callbacks.ModelCheckpoint(path, **options)
+
+    whole, cut = tmp_path / "whole", tmp_path / "cut"
+    fit(tmp_path / "one", saving("whole"), every=4, epochs=2)
+    with pytest.raises(KeyboardInterrupt):
+        fit(tmp_path / "two", saving("cut"), every=4, interrupt=Interrupt(1, 4))
+    before = {path.name: path.stat().st_mtime_ns for path in cut.iterdir()}
+    fit(tmp_path / "two", saving("cut"), every=4, epochs=2)
+    assert {"2-2", "2-4"} <= {name[:3] for name in before}
+    # The loss of an epoch resumed within it is that of its rest.
+    assert {p.name[:3] for p in cut.iterdir()} == {p.name[:3] for p in whole.iterdir()}
+    for name, written in before.items():
+        assert (cut / name).stat().st_mtime_ns == written
+
+
 @pytest.mark.backends("torch")
 def test_skipped_batches_are_none_of_those_before_a_loss_tells(tmp_path, monkeypatch):
     """`TerminateOnDivergence` knows them, though its state is put back after them."""
