@@ -54,8 +54,8 @@ class OutOfTime(SearchInterrupted):
 class SaveScoredWeights(keras.callbacks.Callback):
     """Keeps the weights that each epoch was scored with.
 
-    It precedes the callback that averages, so when a validation ends, the averaged
-    weights are still in the model.
+    Once a validation has begun, the callbacks that average, also those of a user's
+    `fit`, have put the averages into the model, wherever they stand.
     """
 
     def __init__(self, record: TrialRecord) -> None:
@@ -66,9 +66,12 @@ class SaveScoredWeights(keras.callbacks.Callback):
         """Removes the weights of an earlier epoch."""
         self._record.last_weights.unlink(missing_ok=True)
 
-    def on_test_end(self, logs: dict[str, Any] | None = None) -> None:
-        """Writes the weights with which a validation was scored."""
-        self._save()
+    def on_test_batch_begin(
+        self, batch: int, logs: dict[str, Any] | None = None
+    ) -> None:
+        """Writes the weights with which a validation is scored."""
+        if batch == 0:
+            self._save()
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """Writes the weights of an epoch without a validation."""

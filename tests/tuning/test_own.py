@@ -463,6 +463,20 @@ class Unvalidated(Declaring):
         return model.fit(*args, validation_freq=2, **options)
 
 
+class Averaged(Declaring):
+    """Averages the last epochs' weights."""
+
+    def fit(self, hp, model, *args, callbacks, **options):
+        own = [ks.training.CheckpointAverage(3)]
+        return model.fit(*args, callbacks=[*own, *callbacks], **options)
+
+
+def test_an_average_of_one_s_own_fit_is_saved_where_it_is_scored(tmp_path):
+    study = tune(tmp_path, Averaged(), max_trials=1, epochs=3)
+    score = study.best_model().evaluate(*VALIDATION, verbose=0, return_dict=True)
+    assert score["loss"] == pytest.approx(study.best_score, abs=1e-5)
+
+
 def test_an_epoch_without_a_validation_has_its_own_weights(tmp_path):
     study = tune(tmp_path, Unvalidated(), objective="loss", max_trials=1, epochs=3)
     assert study.best_trial.best_epoch == 3
@@ -488,7 +502,7 @@ def test_an_epoch_keeps_no_weights_of_the_one_before(tmp_path):
         callback.on_epoch_begin(epoch)
         model.set_weights([np.full((1, 1), 1.0 + epoch), np.zeros(1)])
         if has_validation:
-            callback.on_test_end()
+            callback.on_test_batch_begin(0)
         callback.on_epoch_end(epoch)
     with records.without_optimizer(model):
         model.load_weights(record.last_weights)
