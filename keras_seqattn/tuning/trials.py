@@ -233,6 +233,9 @@ def fit(
     batches = None if "y" in given else given["x"]
     if is_made_of_batches(batches):
         batches = None  # Their order cannot be repeated.
+    if hasattr(batches, "pass_over"):
+        # A trial begins with the first pass, whatever this process trained before.
+        batches.pass_over(-(batches.pass_over(0, 0) or 0))
     # Last, so that every epoch that it saves has been recorded.
     pausing = Pausing(record, is_done, data=batches)
     callbacks = [

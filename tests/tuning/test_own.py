@@ -247,6 +247,44 @@ def test_the_data_may_be_made_of_batches(tmp_path):
     assert study.table()["status"].to_list() == ["completed"]
 
 
+def test_each_trial_begins_with_the_first_pass_over_batches(tmp_path):
+    """So a study that goes on in a new process is as one that was never stopped."""
+    tokenizer = ks.text.ByteTokenizer()
+    lines = [f"{number} dogs" for number in range(24)]
+
+    def study(name, *trials):
+        train, validation = (
+            ks.text.language_batches(
+                lines, tokenizer, batch_tokens=64, bucket_lengths=(8,), **order
+            )
+            for order in ({}, {"shuffle": False})
+        )
+        for max_trials in trials:
+            found = ks.tuning.tune(
+                build,
+                *(train, validation),
+                **{"algorithm": "random", "prune": False, "epochs": 2},
+                **{"directory": tmp_path / name, "verbose": False},
+                max_trials=max_trials,
+            )
+        return [[epoch["loss"] for epoch in x.epochs] for x in found._records]
+
+    def build(hp):
+        hp.Choice("width", [8, 4])
+        model = ks.models.LanguageModel(
+            tokenizer.vocabulary_size, 8, 2, 1, intermediate_dim=8, dropout=0.0
+        )
+        model.compile(
+            ks.training.Adam(hp.Float("learning_rate", 0.01, 0.1)),
+            ks.training.MaskedCrossentropy(),
+        )
+        return model
+
+    whole = study("whole", 2)
+    study("cut", 1)
+    assert study("cut", 2) == whole
+
+
 def test_models_with_too_many_weights_are_not_trained(tmp_path, capsys):
     limits = {"max_parameters": 4000, "epochs": 1}
     study = tune(tmp_path, max_trials=12, verbose=True, **limits)
