@@ -50,7 +50,8 @@ class TerminateOnDivergence(keras.callbacks.Callback):
         diverged: Whether the last `fit` diverged.
 
     Raises:
-        ValueError: If an argument is out of range.
+        ValueError: If an argument is out of range; on TensorFlow, when training begins,
+            if the model is not built.
         RuntimeError: In `fit`, with `raise_error`, when training diverges.
 
     Example:
@@ -85,6 +86,11 @@ class TerminateOnDivergence(keras.callbacks.Callback):
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """Copies the weights and the optimizer's state, which are still good."""
+        if not self.model.built:  # On TensorFlow the first step would build it.
+            raise ValueError(
+                "`model` must be built before `fit` to be watched: call it on a batch. "
+                f"Received: an unbuilt model, {self.model.name!r}."
+            )
         build_optimizers(self.model)
         self._skipped.batches = 0
         # Else `Resume` restored those of this epoch's beginning.

@@ -225,3 +225,12 @@ def test_an_average_of_no_step_is_not_left_where_the_first_epoch_diverges(swap, 
     with pytest.warns(UserWarning, match="diverged in epoch 1"):
         model.fit(X, Y, callbacks=[TerminateOnDivergence(), swap()], verbose=0)
     np.testing.assert_equal(model.get_weights(), weights)
+
+
+@pytest.mark.backends("tensorflow")
+def test_a_model_that_its_first_step_would_build_is_refused():
+    """Else its optimizer would be built for none of the weights."""
+    model = keras.Sequential([keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+    with pytest.raises(ValueError, match="`model` must be built before `fit`.*call it"):
+        model.fit(X, Y, callbacks=[TerminateOnDivergence()], verbose=0)
