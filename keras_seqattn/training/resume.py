@@ -128,8 +128,9 @@ class Resume(keras.callbacks.Callback):
             `steps_per_epoch` is not the length of `data`, if `data` has a different
             length than when a save within an epoch was made, if another process or
             thread uses the directory, if the directory belongs to a different model or
-            optimizer, if the model is not built, if one of `callbacks` does not stand
-            before this one in `fit`, or if every save is damaged.
+            optimizer, or to a run in which other weights were trained, if the model is
+            not built, if one of `callbacks` does not stand before this one in `fit`, or
+            if every save is damaged.
 
     Example:
         >>> import tempfile
@@ -268,8 +269,25 @@ class Resume(keras.callbacks.Callback):
                 f"{wanted} batches. Received: data with {batches}."
             )
 
+    def _check_trained(self, saved):
+        """Raises an error if the run's optimizers have state for other weights.
+
+        The description of a run does not say which parts of its model are frozen.
+        """
+        _, *optimizers = changed_variables(self.model)
+        shapes = [[tuple(x.shape) for x in each] for each in optimizers]
+        _, *values = saved["values"]
+        if shapes != [[np.shape(x) for x in each] for each in values]:
+            count = len(self.model.trainable_variables)
+            raise ValueError(
+                "`model` must train the same weights as the run in `directory`: freeze "
+                "the same parts, or begin anew in a new directory. Received: a model "
+                f"that trains {count} weights, in {str(self.directory)!r}."
+            )
+
     def _restore(self, saved):
         self._check_batches(saved)
+        self._check_trained(saved)
         with reading(self.path, "that `Resume` saved for this run", REMEDY):
             self._assign(saved)
         epoch = self.params["epochs"] if saved["stopped"] else saved["epoch"]

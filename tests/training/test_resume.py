@@ -18,9 +18,11 @@ import tensorflow as tf
 from keras import ops
 
 from keras_seqattn.files import take_lock
+from keras_seqattn.models import LanguageModel
 from keras_seqattn.text import ByteTokenizer, translation_batches
 from keras_seqattn.training import (
     CheckpointAverage,
+    MaskedCrossentropy,
     Resume,
     ScheduleFreeAverage,
     TerminateOnDivergence,
@@ -788,6 +790,24 @@ def test_the_file_is_that_of_one_run(tmp_path):
         (tmp_path / name).write_bytes(b"something")
     with pytest.raises(ValueError, match=f"Received: path='.*{FILE}'"):
         train(make_model())
+
+
+@pytest.mark.backends("torch")
+@pytest.mark.parametrize("frozen", [(False, True), (True, False)])
+def test_a_run_trains_the_same_weights(tmp_path, frozen):
+    """A part that is frozen meanwhile, or no longer, is no damage of the file."""
+    ids = np.ones((1, 2), "int32")
+
+    def train(is_frozen):
+        model = LanguageModel(9, 8, 2, 1, intermediate_dim=8)
+        model.get_layer("decoder_0").trainable = not is_frozen
+        model.compile("adam", MaskedCrossentropy())
+        model.fit(ids, ids, callbacks=[Resume(tmp_path)], verbose=0)
+
+    train(frozen[0])
+    with pytest.raises(ValueError, match="`model` must train the same weights"):
+        train(frozen[1])
+    train(frozen[0])
 
 
 @pytest.mark.backends("torch")
