@@ -68,8 +68,10 @@ class EpochDataset(keras.utils.PyDataset):
         if self._batch_of is None:
             self._batch_of = self._batch_function()
         number = range(len(self))[index]
+        # Where `fit` shuffles, the skipped batches are the first that it requests.
+        none_left = len(self._asked) >= self._first
         self._asked.add(number)
-        return self._batch_of(number)
+        return self._batch_of(number, none_left)
 
     def on_epoch_end(self) -> None:
         """Goes on to the next epoch if all batches of this one were requested."""
@@ -89,8 +91,14 @@ class EpochDataset(keras.utils.PyDataset):
     def _batch_function(self):
         """Returns the function from a number to a batch of an epoch, the current one.
 
-        Skipped batches are not made: the first one after them stands for each.
+        Skipped batches are not made: the first one after them stands for each, unless
+        all that are skipped were requested.
         """
         first, epoch = self._first, self._epochs.epoch(self._number)
         first_batch = functools.cache(lambda: epoch.batch(first))
-        return lambda index: epoch.batch(index) if index > first else first_batch()
+
+        def batch_of(index, none_left=False):
+            is_made = index > first or (none_left and index < first)
+            return epoch.batch(index) if is_made else first_batch()
+
+        return batch_of

@@ -119,6 +119,16 @@ def test_a_training_is_resumed(tmp_path):
     assert run("cut", 3) == run("whole", 3)
 
 
+def test_an_epoch_that_fit_shuffles_is_resumed_within():
+    """The skipped batches are those requested first; the others are made."""
+    whole, resumed = (both()[1] for _ in range(2))
+    resumed.pass_over(0, 2)
+    order = [*reversed(range(len(whole)))]
+    found = [resumed[index][1] for index in order][2:]
+    for index, labels in zip(order[2:], found, strict=True):
+        np.testing.assert_array_equal(labels, whole[index][1])
+
+
 def random_lines(count):
     """Lines of characters of all scripts: from all of Unicode but its surrogates."""
     rng = np.random.default_rng(0)
