@@ -77,7 +77,7 @@ class TerminateOnDivergence(keras.callbacks.Callback):
         self._good, self._seen, self._is_first_batch = [], "", False
         # An object, since `Resume` resets numbers to what they were before it skipped
         # batches.
-        self._skipped = types.SimpleNamespace(batches=0)
+        self._skipped = types.SimpleNamespace(batches=0, seen=0)
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         """Forgets an earlier `fit`."""
@@ -92,7 +92,7 @@ class TerminateOnDivergence(keras.callbacks.Callback):
                 f"Received: an unbuilt model, {self.model.name!r}."
             )
         build_optimizers(self.model)
-        self._skipped.batches = 0
+        self._skipped.batches = self._skipped.seen = 0
         # Else `Resume` restored those of this epoch's beginning.
         self._is_first_batch = not self._good
         if self._is_first_batch:
@@ -113,7 +113,8 @@ class TerminateOnDivergence(keras.callbacks.Callback):
         # A `fit` resumed within an epoch skips batches, which have no loss.
         if "loss" not in (logs or {}):
             self._skipped.batches = batch + 1
-        self._look(logs, batch + 1 - self._skipped.batches >= FEW)
+        self._skipped.seen = batch + 1 - self._skipped.batches
+        self._look(logs, self._skipped.seen >= FEW)
 
     def on_test_begin(self, logs: dict[str, Any] | None = None) -> None:
         """Restores the good weights, so that they are validated."""
@@ -125,13 +126,15 @@ class TerminateOnDivergence(keras.callbacks.Callback):
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """Checks the epoch's loss and weights; warns or raises if training diverged."""
-        self._look(logs, True)
+        # A few batches, the rest of an epoch that was resumed, show little.
+        is_reliable = not self._skipped.batches or self._skipped.seen >= FEW
+        self._look(logs, is_reliable)
         self._look_at_weights()
         if self.diverged:
             # Not earlier: within an epoch JAX's trainer holds the weights itself.
             self._restore()
             self._leave_averages()
-        elif self._first is not None and "loss" in (logs or {}):
+        elif is_reliable and self._first is not None and "loss" in (logs or {}):
             self._lowest = min(self._lowest, float(logs["loss"]))
         self._good = []
         if self.diverged:

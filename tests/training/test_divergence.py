@@ -234,3 +234,17 @@ def test_a_model_that_its_first_step_would_build_is_refused():
     model.compile("sgd", "mse")
     with pytest.raises(ValueError, match="`model` must be built before `fit`.*call it"):
         model.fit(X, Y, callbacks=[TerminateOnDivergence()], verbose=0)
+
+
+@pytest.mark.backends("torch")
+@pytest.mark.parametrize("rest", [0.1, 9.0])
+def test_the_few_batches_of_a_resumed_epochs_rest_show_little(rest):
+    watch = TerminateOnDivergence()
+    watch.set_model(fit(epochs=1)[0])
+    watch.on_train_begin()
+    for epoch, (skipped, loss) in enumerate([(0, 1.0), (5, rest), (0, 1.0)]):
+        watch.on_epoch_begin(epoch)
+        for batch in range(6):
+            watch.on_train_batch_end(batch, {} if batch < skipped else {"loss": loss})
+        watch.on_epoch_end(epoch, {"loss": loss})
+        assert not watch.diverged
