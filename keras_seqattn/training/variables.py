@@ -33,17 +33,18 @@ def begin_averages(model: keras.Model) -> None:
 
     Keras begins with 0, which the first step replaces.
     """
+    # Keras names an average after its weight.
+    weights = {
+        f"{weight.path.replace('/', '_')}_average": weight
+        for weight in model.trainable_variables
+    }
     for optimizer in optimizers_of(model):
         inner = getattr(optimizer, "inner_optimizer", optimizer)  # of a scaled loss
         for each in getattr(inner, "optimizers", [inner]):
             if each.use_ema and each.built and not whole_array(each.iterations):
-                # Keras's `SwapEMAWeights` also has no other way to reach these.
-                averages = each._model_variables_moving_average
-                for weight, average in zip(
-                    each._trainable_variables, averages, strict=True
-                ):
-                    if average is not None:  # as for scales of float8
-                        average.assign(array_of(weight))
+                for variable in each.variables:
+                    if variable.name in weights:
+                        variable.assign(array_of(weights[variable.name]))
 
 
 def changed_variables(model: keras.Model) -> list[list[keras.Variable]]:
