@@ -184,12 +184,17 @@ def test_a_model_may_forbid_tokens_by_infinity():
     assert np.isfinite(found.scores).all()
 
 
-class Padding(Scripted):
-    """Would rather generate padding than anything else."""
+class Preferring(Scripted):
+    """Would rather generate one token than anything else."""
+
+    def __init__(self, token):
+        super().__init__()
+        self.token = token
 
     def step(self, token_ids, state, index):
         logits, state = super().step(token_ids, state, index)
-        return ops.where(ops.arange(12, dtype="int32") == PAD, 9.0, logits), state
+        preferred = ops.arange(12, dtype="int32") == self.token
+        return ops.where(preferred, 9.0, logits), state
 
 
 @pytest.mark.backends("torch")
@@ -197,27 +202,19 @@ def test_padding_ends_no_phrase():
     """A hypothesis would be cut there."""
     search = decoding.BeamSearch(4, num_hypotheses=4)
     given = [[[5, 6, 7], [7]], [], [([3, 3, 3], [8, 4])], [[6], [5, 6], [8]]]
-    found = decoding.generate(Padding(), SOURCES, search, constraints=given)
+    found = decoding.generate(Preferring(PAD), SOURCES, search, constraints=given)
     for b, row in enumerate(given):
         assert all(is_met(words, alternatives(row)) for words, _ in found.ranked(b))
         assert found.lengths[b].all()
 
 
-class Ending(Scripted):
-    """Would rather end than anything else."""
-
-    def step(self, token_ids, state, index):
-        logits, state = super().step(token_ids, state, index)
-        return ops.where(ops.arange(12, dtype="int32") == END, 9.0, logits), state
-
-
 @pytest.mark.backends("torch")
 def test_none_ends_before_the_least_length_though_its_phrases_are_said():
     search = decoding.BeamSearch(2, min_length=5, num_hypotheses=2)
-    found = decoding.generate(Ending(), SOURCES, search, constraints=GIVEN)
+    found = decoding.generate(Preferring(END), SOURCES, search, constraints=GIVEN)
     assert found.lengths.min() == 5
     free = decoding.BeamSearch(2, num_hypotheses=2)
-    found = decoding.generate(Ending(), SOURCES, free, constraints=GIVEN)
+    found = decoding.generate(Preferring(END), SOURCES, free, constraints=GIVEN)
     assert found.lengths.min() < 5
 
 
