@@ -7,6 +7,7 @@ are medians over the rounds.
 """
 
 import argparse
+import contextlib
 import datetime
 import importlib.metadata
 import json
@@ -15,6 +16,7 @@ import pathlib
 import platform
 import resource
 import shlex
+import signal
 import statistics
 import subprocess
 import sys
@@ -111,8 +113,9 @@ class Worker:
 
     def ask(self, amount):
         """Asks for one measure, which `answer` returns."""
-        self.process.stdin.write(f"{amount}\n")
-        self.process.stdin.flush()
+        with contextlib.suppress(BrokenPipeError):  # `answer` says how it ended.
+            self.process.stdin.write(f"{amount}\n")
+            self.process.stdin.flush()
 
     def measure(self, amount):
         """Asks for one measure and waits for it."""
@@ -126,9 +129,11 @@ class Worker:
                 return json.loads(line)
         self.process.wait()
         self.errors.seek(0)
+        status = self.process.returncode
+        killed = status == -signal.SIGKILL
         raise RuntimeError(
-            f"{shlex.join(self.process.args)} ended with status "
-            f"{self.process.returncode}:\n{self.errors.read()[-2000:]}"
+            f"{shlex.join(self.process.args)} ended with status {status}"
+            f"{' (killed: out of memory?)' * killed}:\n{self.errors.read()[-2000:]}"
         )
 
     def close(self):

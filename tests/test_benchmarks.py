@@ -92,3 +92,14 @@ def test_guesses_past_the_end_of_a_line_do_not_count():
     line = np.array([5, 6, 7, 2]), np.zeros((4, 1))
     found = drafts.evaluated(Heads(), [line], tokens=3, pad_id=0)
     assert found == {"lines": 1, "right": [2 / 3, 1 / 2], "tokens_a_pass": 2.0}
+
+
+def test_a_system_that_was_killed_between_two_measures_is_named(tmp_path, monkeypatch):
+    killed = "import os\nprint('{}', flush=True)\nos.kill(os.getpid(), 9)\n"
+    (tmp_path / "a_system.py").write_text(killed)
+    monkeypatch.setattr(rounds, "ROOT", tmp_path)
+    worker = rounds.Worker("a_system")
+    worker.process.wait()
+    measures = rounds.alternate({"ours": worker}, rounds=1, amount=1)
+    with pytest.raises(RuntimeError, match=r"a_system .* -9 \(killed: out of memory"):
+        next(measures)
