@@ -167,7 +167,7 @@ def advice(error, columns):
 
 
 def load(args, split):
-    """Returns the sources and the targets of a part of the corpus."""
+    """Returns sources and targets of a part of the corpus; exits if it is not there."""
     if has_own_files(args):
         return load_own(args, split)
     if (args.corpus, split) == ("multi30k", "test"):
@@ -177,7 +177,7 @@ def load(args, split):
         return ks.text.load_parallel(
             args.corpus, *languages, split=split, data_dir=args.data_dir
         )
-    except ValueError as error:
+    except (ImportError, OSError, ValueError) as error:  # no Babel, no files
         sys.exit(str(error))
 
 

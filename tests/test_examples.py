@@ -391,6 +391,13 @@ def test_a_language_that_the_corpus_lacks_is_an_error(load_example, side):
         load_example("corpora").load(args, "train")
 
 
+def test_a_corpus_that_is_not_there_is_said_in_a_sentence(load_example, tmp_path):
+    options = {"corpus": "multi30k", "source": "en", "target": "de"}
+    args = argparse.Namespace(**options, data_dir=str(tmp_path))
+    with pytest.raises(SystemExit, match=r"`data_dir` must hold train\.en\.gz"):
+        load_example("corpora").load(args, "train")
+
+
 def test_devices_that_are_not_there_are_an_error(example, tmp_path):
     with pytest.raises(SystemExit, match="`--devices` must be 1 or.*--devices=64"):
         example.run("--output", tmp_path, "--devices", 64)
