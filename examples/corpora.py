@@ -60,6 +60,12 @@ def check_files(parser, args):
         parser.error(f"`columns` and `header` must come with a TSV. Received: {given}")
     if args.train and args.evaluate == "test" and not args.test:
         parser.error("`test` must be given to be evaluated. Received: --test missing")
+    corpus = args.corpus, args.data_dir
+    if args.train and corpus != tuple(map(parser.get_default, ("corpus", "data_dir"))):
+        parser.error(
+            "`--corpus` and `--data-dir` must be left out with `--train`. Received: "
+            f"--corpus={args.corpus}, --data-dir={args.data_dir}."
+        )
     languages = args.source, args.target
     if args.train and languages != tuple(map(parser.get_default, ("source", "target"))):
         parser.error(

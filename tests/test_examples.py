@@ -370,6 +370,10 @@ def test_a_small_file_is_read_again(example, monkeypatch, tmp_path, capsys):
             ("--train", "a", "--val", "b", "--source", "de", "--target", "en"),
             "Received: --source=de, --target=en. To translate the other way, choose",
         ),
+        (
+            ("--train", "a", "--val", "b", "--corpus", "multi30k"),
+            "must be left out with `--train`. Received: --corpus=multi30k, --data-dir",
+        ),
     ],
 )
 def test_files_that_make_no_corpus_are_errors(
