@@ -168,9 +168,14 @@ def fit(args, translator, validation):
         "bucket_lengths": [n for n in BUCKETS if n <= limit] or [limit],
         "seed": args.seed,
     }
-    training = ks.text.translation_batches(
-        *read(args, args.train), temperature=args.temperature, **options
-    )
+    train = read(args, args.train)
+    try:
+        training = ks.text.translation_batches(
+            *train, temperature=args.temperature, **options
+        )
+        validating = ks.text.translation_batches(*validation, shuffle=False, **options)
+    except ValueError as error:  # a wrong option, or lines that are all too long
+        sys.exit(str(error))
     model.compile(
         ks.training.Adam(args.learning_rate),
         ks.training.MaskedCrossentropy(label_smoothing=0.1, pad_id=model.pad_id),
@@ -184,9 +189,7 @@ def fit(args, translator, validation):
             unfinished.write_text(json.dumps(scores))
     model.fit(
         training,
-        validation_data=ks.text.translation_batches(
-            *validation, shuffle=False, **options
-        ),
+        validation_data=validating,
         epochs=args.epochs,
         shuffle=False,  # The batches come shuffled.
         callbacks=[

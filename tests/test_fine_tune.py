@@ -135,6 +135,8 @@ def test_several_languages_have_a_tag_and_a_score_each(run):
         (("--train", "=all.tsv", "--val", "all.tsv"), "`train` must be a file.*=all"),
         (("--output", "all.tsv", *ALL), "`--output` must be a new folder.*is a file"),
         (("--source", "en", *ALL), "`source` must be None for a Marian model"),
+        (("--batch-tokens", "9", *ALL), "`batch_tokens` must be at least .*Received"),
+        (("--temperature", "0.5", *ALL), "`temperature` must be .*Received"),
     ],
 )
 def test_what_does_not_fit_is_said(options, message, run, capsys):
