@@ -249,4 +249,7 @@ class Curve(keras.callbacks.Callback):
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except KeyboardInterrupt:
+        sys.exit("\nStopped. The same command goes on after the last save.")

@@ -15,6 +15,7 @@ import argparse
 import json
 import pathlib
 import statistics
+import sys
 import time
 
 from options import amount, installed, print_all_scripts
@@ -194,4 +195,7 @@ def draw(runs):
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except KeyboardInterrupt:
+        sys.exit("\nStopped.")

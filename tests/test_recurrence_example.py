@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import pathlib
+import runpy
 import subprocess
 import sys
 
@@ -95,6 +96,17 @@ def test_an_output_that_is_no_folder_is_told_before_any_training(
     monkeypatch.setattr(sys, "argv", ["recurrence.py", *options])
     with pytest.raises(SystemExit, match="`--output` must be a new folder.*is a file"):
         example.main()
+
+
+def test_ctrl_c_ends_it_with_a_word(monkeypatch, tmp_path):
+    def interrupted(*args, **options):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(ks.text, "load_parallel", interrupted)
+    monkeypatch.syspath_prepend(str(SCRIPT.parent))
+    monkeypatch.setattr(sys, "argv", ["recurrence.py", "--output", str(tmp_path)])
+    with pytest.raises(SystemExit, match="Stopped"):
+        runpy.run_path(str(SCRIPT), run_name="__main__")
 
 
 def test_defaults_follow_the_corpus(example, monkeypatch):

@@ -211,16 +211,19 @@ def test_a_folder_that_cannot_be_made_is_refused(example, tmp_path):
         example.run("--output", tmp_path / "file" / "out")
 
 
-def test_ctrl_c_ends_it_with_a_word(monkeypatch, tmp_path):
+@pytest.mark.parametrize("name", ["tune", "distributed_tuning"])
+def test_ctrl_c_ends_it_with_a_word(name, monkeypatch, tmp_path):
     def interrupted(*args, **options):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(ks.tuning, "tune_translation", interrupted)
     monkeypatch.syspath_prepend(str(ROOT / "examples"))
-    options = ["--preset", "smoke", "--output", str(tmp_path)]
-    monkeypatch.setattr(sys, "argv", ["tune.py", *options])
+    for variable in ("TUNER_ID", "ORACLE_IP", "ORACLE_PORT"):
+        monkeypatch.setenv(f"KERASTUNER_{variable}", "chief")
+    options = {"tune": ["--output"], "distributed_tuning": []}[name]
+    monkeypatch.setattr(sys, "argv", [f"{name}.py", *options, str(tmp_path)])
     with pytest.raises(SystemExit, match="Stopped. The same command goes on"):
-        runpy.run_path(str(ROOT / "examples" / "tune.py"), run_name="__main__")
+        runpy.run_path(str(ROOT / "examples" / f"{name}.py"), run_name="__main__")
 
 
 @pytest.mark.slow
