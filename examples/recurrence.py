@@ -6,9 +6,9 @@
 
 Both have about the same number of weights, and the same tokens, loss, batches and seed
 (with `--corpus multi30k` the recurrent model's batches have half as many tokens). Both
-get the same minutes of `fit`, counted from the end of the first step, which compiles.
-Greedy translations of unseen lines are scored. It needs
-`pip install ".[tensorflow,text,score,corpora,plot]"`.
+get the same minutes of `fit` after the first step, which include validation and
+compiling for batches of other lengths. Greedy translations of unseen lines are scored.
+It needs `pip install ".[tensorflow,text,score,corpora,plot]"`.
 """
 
 import argparse
@@ -125,7 +125,7 @@ class Run:
 class Deadline(keras.callbacks.Callback):
     """Stops training when its minutes are over, and measures the time of steps.
 
-    The clock starts after the first step, which traces and compiles everything.
+    The clock starts after the first step, which builds and compiles most.
     """
 
     def __init__(self, minutes):
