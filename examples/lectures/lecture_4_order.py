@@ -6,8 +6,9 @@ With `--steps 0` it trains nothing, and takes seconds.
 
 Attention alone knows no order. A recurrent network gets it from its state, h[t] =
 g(W_h [x[t]; h[t-1]] + b), one step after the other. A Transformer adds sines and
-cosines of the position, and reads all positions at once. Here both learn to reverse a
-row of digits.
+cosines of the position, and reads all positions at once. They are shown with the base
+and the exponents of Vaswani et al. 2017, and with some that are printed elsewhere. Then
+both models learn to reverse a row of digits.
 
 It needs `pip install ".[tensorflow,plot]"`.
 """

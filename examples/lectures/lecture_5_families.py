@@ -120,7 +120,7 @@ def influence(model):
     changed = np.zeros((LENGTH, LENGTH))
     for position in range(LENGTH):
         others = token_ids.copy()
-        others[0, position] += LENGTH
+        others[0, position] += LENGTH  # a token that is nowhere else
         after = blackboard.array(model(others))
         changed[:, position] = np.abs(after - before).max(axis=(0, 2)) > 1e-5
     return changed
