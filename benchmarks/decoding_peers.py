@@ -9,6 +9,7 @@ Only the first is timed; each library's input is made beforehand.
 Shapes: B sentences, S source tokens, L generated tokens, W beams.
 """
 
+import functools
 import tempfile
 import time
 
@@ -17,6 +18,8 @@ import numpy as np
 from benchmarks.shapes import END_ID, PAD_ID, START_ID
 
 THREADS = 2
+# What the array that KerasHub's samplers write into holds before: the id of no token.
+UNUSED = -1
 # CTranslate2 computes one batch with all threads, or one with each thread: the faster
 # of the two is measured.
 CTRANSLATE2_THREADS = (
@@ -75,7 +78,8 @@ def keras_hub(shape):
             lambda ids: model.generate(ids, width, stop), jit_compile=True
         )
         source_ids = tf.constant(source_ids)
-        return lambda: generate(source_ids).numpy(), _count_after_start
+        count = functools.partial(count_after_start, unused=UNUSED)
+        return lambda: generate(source_ids).numpy(), count
 
     return model.parameters, prepare
 
@@ -116,13 +120,16 @@ class KerasHubTranslation:
             part.set_weights(layer.get_weights())
 
     def generate(self, source_ids, width, stop_token_ids):
-        """Returns the start token and the generated tokens, `(B, 1 + L)`."""
+        """Returns the start token and the generated tokens, `(B, 1 + L)`.
+
+        Where all rows have ended earlier, the rest is `UNUSED`.
+        """
         from keras import ops
         from keras_hub.samplers import BeamSampler, GreedySampler
 
         rows, length = source_ids.shape[0], 1 + self.shape.length
         memory, mask = self.encode(source_ids)
-        prompt = np.full((rows, length), PAD_ID, "int32")
+        prompt = np.full((rows, length), UNUSED, "int32")
         prompt[:, 0] = START_ID
         caches, crossed = self.first_caches(memory, mask, prompt)
         memory, mask, *crossed = (
@@ -142,7 +149,7 @@ class KerasHubTranslation:
             ops.convert_to_tensor(prompt),
             cache=caches,
             index=1,
-            mask=prompt != PAD_ID,
+            mask=prompt != UNUSED,
             stop_token_ids=stop_token_ids,
         )
 
@@ -200,9 +207,9 @@ class KerasHubTranslation:
         return x + self.positions(x, start_index=start)
 
 
-def _count_after_start(token_ids):
-    """Counts the tokens of rows that begin with the start token."""
-    return token_ids[:, 1:].size
+def count_after_start(token_ids, unused):
+    """Counts the tokens after the start token; `unused` fills the rest of a row."""
+    return int((token_ids[:, 1:] != unused).sum())
 
 
 def marian(shape):
@@ -248,7 +255,7 @@ def marian(shape):
             with torch.inference_mode():
                 return model.generate(input_ids, **options).numpy()
 
-        return run, _count_after_start
+        return run, functools.partial(count_after_start, unused=PAD_ID)
 
     return parameters, prepare
 

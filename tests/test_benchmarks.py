@@ -7,7 +7,7 @@ import keras
 import numpy as np
 import pytest
 
-from benchmarks import ablations, drafts, own_model, rounds
+from benchmarks import ablations, decoding_peers, drafts, own_model, rounds
 
 pytestmark = pytest.mark.backends("torch")
 
@@ -103,3 +103,8 @@ def test_a_system_that_was_killed_between_two_measures_is_named(tmp_path, monkey
     measures = rounds.alternate({"ours": worker}, rounds=1, amount=1)
     with pytest.raises(RuntimeError, match=r"a_system .* -9 \(killed: out of memory"):
         next(measures)
+
+
+def test_only_tokens_that_were_generated_are_counted():
+    found = np.array([[1, 5, 0, 6], [1, 7, -1, -1]])
+    assert decoding_peers.count_after_start(found, unused=-1) == 4
