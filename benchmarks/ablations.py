@@ -162,8 +162,8 @@ def recipe_of(name, epochs, lengths=None):
     changes, model, _ = ROWS[name]
     model = {**recipe.model.options(), "positions": "sinusoidal", **model}
     changes = {"epochs": epochs, **changes}
-    if "bidirectional_epochs" in changes:  # a third of them
-        changes["bidirectional_epochs"] = epochs // 3
+    if both_ways := changes.get("bidirectional_epochs"):  # of `EPOCHS`
+        changes["bidirectional_epochs"] = both_ways * epochs // EPOCHS
     if lengths:
         changes["bucket_lengths"] = tuple(lengths)
     return dataclasses.replace(recipe, model=model, **changes)

@@ -108,3 +108,11 @@ def test_a_system_that_was_killed_between_two_measures_is_named(tmp_path, monkey
 def test_only_tokens_that_were_generated_are_counted():
     found = np.array([[1, 5, 0, 6], [1, 7, -1, -1]])
     assert decoding_peers.count_after_start(found, unused=-1) == 4
+
+
+def test_a_row_says_for_how_long_both_directions_are_trained(monkeypatch):
+    row = {"bidirectional_epochs": 5}, {}, ablations.AVERAGED
+    monkeypatch.setitem(ablations.ROWS, "bidirectional", row)
+    for epochs, both_ways in ((25, 5), (50, 10), (1, 0)):
+        recipe = ablations.recipe_of("bidirectional", epochs)
+        assert recipe.bidirectional_epochs == both_ways
