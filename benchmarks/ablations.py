@@ -5,11 +5,13 @@
     python -m benchmarks.ablations --folder FOLDER --pairs 300 --epochs 1  # a try
 
 The recipe is `multi30k` with sinusoidal positions. A row trains it for 25 epochs with
-one choice changed, which takes an hour or more of a core. A row is judged by BLEU on
-the validation lines after the last epoch: of greedy search, and of 5 beams. The last
-column is the p-value of sacrebleu's paired bootstrap against the row named in the
-column before. It counts the chance in which lines are translated, not that in the seed
-of the training, which is the same in all rows.
+one choice changed, which takes an hour or more of a core. Three rows change more:
+`r-drop`, `cutoff` and `views` have two copies of each pair, so twice as many steps, and
+`r-drop` also has a dropout of 0.3. A row is judged by BLEU on the validation lines
+after the last epoch: of greedy search, and of 5 beams. The last column is the p-value
+of sacrebleu's paired bootstrap against the row named in the column before. It counts
+the chance in which lines are translated, not that in the seed of the training, which is
+the same in all rows.
 
 Each row has its own folder in `--folder`: the same command resumes where it was
 stopped, and skips rows that are done. `--together N` trains N rows at a time, in
