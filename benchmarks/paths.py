@@ -2,7 +2,8 @@
 
 A special path is code that is there for speed: a plainer way, most often Keras's own,
 leads to the same result. For each path, the same model trains with all paths and with
-all except this one, in one process, a few steps of each in turn. "unscored" and "best"
+all except this one, in one process, a few steps of each in turn. Without "factors"
+there is nothing for "metrics" to take, so that both are missing. "unscored" and "best"
 are measured by a search of a batch instead, greedy and with 4 beams. Seconds are
 processor time of all threads, which other work on the machine changes little. A path
 that nowhere gains 5% of a step is not worth its code.
@@ -165,7 +166,7 @@ def plain_ways(path):
 
     if path == "factors":
         yield losses, "factors_of", lambda logits: None
-    if path == "metrics":  # Without factors there is nothing to take either.
+    if path == "metrics":
         yield metrics, "crossentropies_of", lambda *given: None
     if path == "best":
         yield from everywhere(processors.best_of_all, "best_of_all", best_of_all)
