@@ -2,8 +2,8 @@
 
 Every system has the same wall-clock time on the same machine, compilation included, and
 the same text and tokenizer. All choose trials and epochs by the BLEU of validation
-lines, a tenth as many as they train on, translated greedily after each epoch. They are
-judged by the BLEU of all validation lines, translated with 4 beams:
+lines, a tenth as many as they train on but at least 200, translated greedily after each
+epoch. They are judged by the BLEU of all validation lines, translated with 4 beams:
 
 - default: the hand-picked recipe `multi30k`, trained for the whole time.
 - tuned: `tuning.tune_translation` around that recipe, which is the first trial.
@@ -200,7 +200,7 @@ class Task:
         from keras_seqattn.recipes import RECIPES
         from keras_seqattn.text import SentencePieceTokenizer, load_parallel
 
-        self.arguments = arguments
+        self.arguments, self.seed = arguments, 0
         name = "multi30k" if arguments.corpus == "multi30k" else "default"
         self.recipe = RECIPES[name]
         load = dict(data_dir=arguments.data_dir)
@@ -218,7 +218,7 @@ class Task:
         """Makes the batches of both parts."""
         from keras_seqattn.text import translation_batches
 
-        options = self.recipe.batch_options()
+        options = self.recipe.batch_options() | {"seed": self.seed}
         train = translation_batches(*self.train, self.tokenizer, **options)
         options = self.recipe.batch_options(training=False)
         return train, translation_batches(
