@@ -7,16 +7,16 @@
 Sentence pairs of the built-in corpus are written to a gzip file, with the number of the
 pair added to both sides, and read from there. Each system has its own process:
 
-- memory: `translation_batches` of two lists.
+- memory: `translation_batches` of two lists, which are read first.
 - disk: `translation_batches` of two `TextLines` with a `cache`.
 - without-tensorflow: the lists again, where TensorFlow cannot be imported, so that
   batches come without tf.data. It needs a backend other than TensorFlow.
 
 Reported are the time until the first batch, for the first call and, from disk, also for
 the next one; the real target tokens per second in a pass through the batches, from the
-second on; and the largest memory above that of the imports. The memory is that of the
-process alone, and that with the pages of the file which the operating system keeps
-while there is room.
+second on; and the largest memory above that of the imports and the tokenizer. The
+memory is that of the process alone, and that with the pages of the file which the
+operating system keeps while there is room.
 """
 
 import argparse
