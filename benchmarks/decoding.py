@@ -76,7 +76,10 @@ def parse():
     rounds.add_options(parser)
     rounds.add_worker_options(parser, SYSTEMS)
     add("--shape", choices=[*SHAPES, FILE], help=argparse.SUPPRESS)
-    return parser.parse_args()
+    arguments = parser.parse_args()
+    if arguments.translator and not arguments.data_dir:
+        parser.error("`--translator` must come with `--data-dir`. Received: none.")
+    return arguments
 
 
 def cases(name, arguments):
