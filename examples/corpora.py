@@ -16,7 +16,8 @@ import keras_seqattn as ks
 def add_corpus(parser):
     """Adds the options that choose a corpus by its name, and the part to score."""
     add = parser.add_argument
-    add("--corpus", choices=("phrases", "multi30k"), default="phrases")
+    names = "phrases needs no network, multi30k is downloaded; default: phrases"
+    add("--corpus", choices=("phrases", "multi30k"), default="phrases", help=names)
     add("--data-dir", help="folder of multi30k's files; default: download them")
     add("--source", default="en", help="language translated from; default: en")
     add("--target", default="de", help="language translated to; default: de")
