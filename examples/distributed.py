@@ -136,6 +136,7 @@ def set_distribution(model_devices):
             "`--model-devices` must be positive and divide the number of devices. "
             f"Received: --model-devices={model_devices}, with {len(devices)} devices."
         )
+    # Not sharded by Keras: `ks.training.distribute` divides the batches.
     if model_devices == 1:
         distribution = keras.distribution.DataParallel(
             devices=devices, auto_shard_dataset=False

@@ -45,6 +45,7 @@ def main():
     corpora.check_lines(args)
     recipe = ks.recipes.RECIPES[args.preset]
     train = corpora.load(args, "train")
+    # Only for its size: the text may allow fewer tokens than the preset has.
     tokenizer = corpora.make_tokenizer(args, recipe, [*train[0], *train[1]])
     size = tokenizer.vocabulary_size
     try:
