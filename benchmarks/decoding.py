@@ -6,7 +6,7 @@ random weights, float32 unless its name says otherwise. Sources have 32 tokens, 
 every system generates exactly 32 tokens for each (checked), so the work does not depend
 on the weights. A measure is wall time from ids to ids, over batches until `--seconds`
 have passed. The first call of each case, with its tracing and compilation, is reported
-separately. Every system has two threads.
+separately. Every system has two threads. KerasHub is on TensorFlow with XLA.
 
 With `--data-dir`, a last part has real lengths: the first 1,000 lines of Multi30k's
 `val`, our `Translator` from strings to strings, and the same weights and tokens in
