@@ -145,12 +145,13 @@ def train_rows(arguments):
 def train_together(arguments):
     """Trains the rows in processes, some at a time; raises an error after them all."""
     begin = [sys.executable, "-m", MODULE, *sys.argv[1:], "--worker", "--rows"]
-    # Each process gets the same options; of two `--rows` argparse takes the last.
+    # Each process gets the same options, in the same folder, to which `--folder` may be
+    # relative; of two `--rows` argparse takes the last.
     # No process may take all of a GPU's memory.
     variables = os.environ | {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
 
     def train(name):
-        subprocess.run([*begin, name], cwd=rounds.ROOT, env=variables, check=True)
+        subprocess.run([*begin, name], env=variables, check=True)
 
     with concurrent.futures.ThreadPoolExecutor(arguments.together) as pool:
         list(pool.map(train, arguments.rows))
