@@ -109,12 +109,16 @@ def split_of(args):
 
 
 def check_lines(args):
-    """Reads all of the user's files before the work; prints what is left out.
+    """Reads what is scored at the end, and all of the user's files, before the work.
 
-    Exits if a file cannot be read, or if most of its lines are no pairs.
+    Prints what is left out of these. Exits if a file cannot be read, or if most of its
+    lines are no pairs.
     """
+    if not has_own_files(args):
+        load(args, args.evaluate)
+        return
     train = set()
-    for split in ("train", "val", "test") if has_own_files(args) else ():
+    for split in ("train", "val", "test"):
         paths = getattr(args, split)
         if not paths:
             continue

@@ -37,6 +37,7 @@ def main():
     print_all_scripts()
     args = arguments()
     make(args.output)
+    corpora.check_lines(args)
     recipes = {
         "recurrent": ks.recipes.RECIPES[f"gru-{args.preset}"],
         "Transformer": ks.recipes.RECIPES[args.preset],

@@ -166,7 +166,7 @@ def test_multi30k_is_scored_on_val_and_minutes_stop_the_training(
     )
     assert len(epochs(tmp_path)) == 1
     assert assert_finished(tmp_path, capsys.readouterr().out)["split"] == "val"
-    splits = ["train", "val", "val"]
+    splits = ["val", "train", "val", "val"]  # what is scored, at the beginning, too
     assert example.loaded == [
         ("multi30k", "en", "fr", split, "a_folder") for split in splits
     ]
@@ -539,6 +539,18 @@ def test_a_wrong_test_file_is_told_before_the_training(example, trainings, tmp_p
     options = own_files(tmp_path, train=PAIRS, val="x\ty\n", test="x\ty\nlone\n")
     with pytest.raises(SystemExit, match=r"test\.tsv', line 2, with 1: "):
         example.run(*options)
+    assert trainings == []
+
+
+def test_a_part_that_is_not_there_is_told_before_the_training(
+    example, trainings, monkeypatch, tmp_path
+):
+    def load_parallel(name, source, target, split, data_dir):
+        raise FileNotFoundError(f"no {split}")
+
+    monkeypatch.setattr(ks.text, "load_parallel", load_parallel)
+    with pytest.raises(SystemExit, match="no test_2016_flickr"):
+        example.run("--corpus", "multi30k", "--evaluate", "test", "--output", tmp_path)
     assert trainings == []
 
 
