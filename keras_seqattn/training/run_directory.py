@@ -105,9 +105,10 @@ class RunDirectory:
 
     def _cut(self, sizes):
         """Cuts the files that are appended to down to the sizes they had."""
-        for path, size in sizes.items():
-            path = pathlib.Path(path)
-            if path in self._appended and path.exists() and path.stat().st_size > size:
+        for path in self._appended:
+            size = sizes.get(str(path))  # the name in early versions
+            size = sizes.get(self._name(path), size)
+            if size is not None and path.exists() and path.stat().st_size > size:
                 os.truncate(path, size)
 
     def _first_sizes(self):
@@ -123,9 +124,16 @@ class RunDirectory:
     def _sizes(self):
         """Measures the files that are appended to; a missing one has size 0."""
         return {
-            str(path): path.stat().st_size if path.exists() else 0
+            self._name(path): path.stat().st_size if path.exists() else 0
             for path in self._appended
         }
+
+    def _name(self, path):
+        """Returns a file's path from the directory: both may be moved together."""
+        try:
+            return os.path.relpath(path, self._path)
+        except ValueError:  # They are on two drives of Windows.
+            return str(path)
 
 
 def adapt(directory: Path, before: keras.Model, after: keras.Model) -> None:

@@ -5,6 +5,7 @@ import json
 import os
 import pathlib
 import platform
+import shutil
 import signal
 import subprocess
 import sys
@@ -635,19 +636,22 @@ def rows(path):
 
 
 @pytest.mark.backends("torch")
-@pytest.mark.parametrize("epoch", [0, 1])
-def test_an_end_between_logger_and_save_writes_no_epoch_twice(epoch, tmp_path):
-    log, notes = tmp_path / "history.csv", tmp_path / "notes.txt"
-    notes.write_text("before\n")
+@pytest.mark.parametrize(
+    ("epoch", "copied"), [(0, False), (1, False), (0, True), (1, True)]
+)
+def test_an_end_between_logger_and_save_writes_no_epoch_twice(epoch, copied, tmp_path):
+    folder = tmp_path / "here"
+    folder.mkdir()
+    (folder / "notes.txt").write_text("before\n")
 
     def note(epoch, logs):
-        with open(notes, "a") as file:
+        with open(folder / "notes.txt", "a") as file:
             file.write(f"{epoch}\n")
 
     def run(end=None):
         """Ends, as a kill would, once the epoch is in the log and before the save."""
         model, data = make_model(), batches()
-        resume = Resume(tmp_path / "backup", data, files=[notes])
+        resume = Resume(folder / "backup", data, files=[folder / "notes.txt"])
         if end is not None:
             save = resume._save
 
@@ -658,7 +662,7 @@ def test_an_end_between_logger_and_save_writes_no_epoch_twice(epoch, tmp_path):
 
             resume._save = interrupt
         callbacks = [
-            keras.callbacks.CSVLogger(log, append=True),
+            keras.callbacks.CSVLogger(folder / "history.csv", append=True),
             keras.callbacks.LambdaCallback(on_epoch_end=note),
             resume,
         ]
@@ -666,12 +670,15 @@ def test_an_end_between_logger_and_save_writes_no_epoch_twice(epoch, tmp_path):
 
     with pytest.raises(KeyboardInterrupt):
         run(end=epoch)
+    if copied:  # to a different machine, say
+        folder = shutil.copytree(folder, tmp_path / "there")
+    log = folder / "history.csv"
     assert rows(log) == ["epoch", *map(str, range(epoch + 1))]
     # So is half a line, where the kill came sooner.
     log.write_bytes(log.read_bytes()[:-3])
     history = run()
     assert rows(log) == ["epoch", "0", "1", "2"]
-    assert notes.read_text() == "before\n0\n1\n2\n"
+    assert (folder / "notes.txt").read_text() == "before\n0\n1\n2\n"
     losses = [float(x.split(",")[2]) for x in log.read_text().splitlines()[1:]]
     np.testing.assert_allclose(losses, history.history["loss"])
 
