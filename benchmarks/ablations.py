@@ -274,7 +274,7 @@ def read(folder):
 def read_history(folder):
     """Returns the logs of a row's epochs, dicts of strings.
 
-    An epoch whose backup a kill prevented was trained again, and has two lines.
+    In folders of early versions, an epoch that was trained again may have two lines.
     """
     with (folder / "history.csv").open() as file:
         latest = {row["epoch"]: row for row in csv.DictReader(file)}
