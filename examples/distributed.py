@@ -32,7 +32,7 @@ import time
 
 os.environ["KERAS_BACKEND"] = "jax"
 
-from options import count, installed
+from options import count, installed, seed
 
 with installed(__doc__):
     import jax
@@ -83,7 +83,7 @@ def arguments():
     add("--every", type=count, default=50, help=every)
     rows = "rows of a batch are a multiple of it, best that of the devices; default: 4"
     add("--rows-multiple", type=count, default=4, help=rows)
-    add("--seed", type=int, default=0)
+    add("--seed", type=seed, default=0)
     folder = pathlib.Path("runs", "distributed")
     output = "folder of process 0; default: runs/distributed"
     add("--output", type=pathlib.Path, default=folder, help=output)

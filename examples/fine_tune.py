@@ -28,7 +28,7 @@ import math
 import pathlib
 import sys
 
-from options import amount, count, installed
+from options import amount, count, installed, seed
 
 with installed(__doc__):
     import corpora
@@ -84,7 +84,7 @@ def arguments():
     add("--batch-tokens", type=count, default=4096, help=positions)
     repeats = "above 1 repeats smaller files; default: 1"
     add("--temperature", type=float, default=1.0, help=repeats)
-    add("--seed", type=int, default=0)
+    add("--seed", type=seed, default=0)
     add("--output", type=pathlib.Path, help="default: a folder of its own in runs/")
     args = parser.parse_args()
     for split in ("train", "val"):

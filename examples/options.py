@@ -32,19 +32,21 @@ def print_all_scripts():
 
 def count(text):
     """Reads a positive integer."""
-    return _positive(int, text, "a positive integer")
+    return _read(int, text, lambda number: number > 0, "a positive integer")
+
+
+def seed(text):
+    """Reads an integer of at least 0."""
+    return _read(int, text, lambda number: number >= 0, "an integer of at least 0")
 
 
 def amount(text):
     """Reads a positive number."""
-    return _positive(float, text, "a positive number")
+    return _read(float, text, lambda number: number > 0, "a positive number")
 
 
-def _positive(kind, text, wanted):
-    try:
-        number = kind(text)
-    except ValueError:
-        number = 0
-    if not number > 0:
-        raise argparse.ArgumentTypeError(f"must be {wanted}. Received: {text}")
-    return number
+def _read(kind, text, fits, wanted):
+    with contextlib.suppress(ValueError):
+        if fits(number := kind(text)):
+            return number
+    raise argparse.ArgumentTypeError(f"must be {wanted}. Received: {text}")

@@ -18,7 +18,7 @@ import statistics
 import sys
 import time
 
-from options import amount, installed, print_all_scripts
+from options import amount, installed, print_all_scripts, seed
 
 with installed(__doc__):
     import corpora
@@ -62,7 +62,7 @@ def arguments():
     add("--preset", choices=("smoke", "default", "multi30k"), help=own)
     add("--minutes", type=amount, help="of training for each; default: 3, smoke: 0.2")
     add("--output", type=pathlib.Path, help="default: a folder of its own in runs/")
-    add("--seed", type=int, default=0)
+    add("--seed", type=seed, default=0)
     args = parser.parse_args()
     args.preset, args.evaluate = corpora.preset_of(args), corpora.split_of(args)
     if args.minutes is None:

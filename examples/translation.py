@@ -26,7 +26,7 @@ import shutil
 import sys
 import time
 
-from options import amount, count, installed, print_all_scripts
+from options import amount, count, installed, print_all_scripts, seed
 
 with installed(__doc__):
     import corpora
@@ -75,7 +75,7 @@ def arguments():
     add("--minutes", type=amount, default=float("inf"), help=minutes)
     devices = "devices that share each batch (JAX only); default: 1"
     add("--devices", type=int, default=1, help=devices)
-    add("--seed", type=int, default=0, help="default: 0")
+    add("--seed", type=seed, default=0, help="default: 0")
     args = parser.parse_args()
     args.backward = False  # Not an option: `diversify` sets it for a teacher.
     corpora.check_files(parser, args)

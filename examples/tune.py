@@ -18,7 +18,7 @@ import json
 import pathlib
 import sys
 
-from options import amount, count, installed, print_all_scripts
+from options import amount, count, installed, print_all_scripts, seed
 
 with installed(__doc__):
     import corpora
@@ -105,7 +105,7 @@ def arguments():
     add("--warm-start", action="store_true", help=warm)
     workers = "processes on this machine; default: 1"
     add("--workers", type=count, default=1, help=workers)
-    add("--seed", type=int, default=0, help="default: 0")
+    add("--seed", type=seed, default=0, help="default: 0")
     add("--output", type=pathlib.Path, help="default: a folder of its own in runs/")
     args = parser.parse_args()
     corpora.check_files(parser, args)

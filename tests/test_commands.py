@@ -77,10 +77,11 @@ FILES = ("model", "--train", "README.md", "--val", "README.md")
         ("distributed", "--processes", "0"),
         ("distributed", "--pairs", "-5"),
         ("recurrence", "--minutes", "0"),
+        ("translation", "--seed", "-1"),
     ],
     ids=" ".join,
 )
-def test_a_number_that_is_not_positive_is_said_in_a_sentence(
+def test_a_number_that_is_too_small_is_said_in_a_sentence(
     command, load_example, monkeypatch, capsys
 ):
     monkeypatch.chdir(ROOT)
@@ -88,7 +89,7 @@ def test_a_number_that_is_not_positive_is_said_in_a_sentence(
     monkeypatch.setattr(sys, "argv", [f"{name}.py", *options])
     with pytest.raises(SystemExit):
         load_example(name).arguments()
-    wanted = "must be a positive (integer|number)"
+    wanted = "must be (a positive (integer|number)|an integer of at least 0)"
     message = f"argument {options[-2]}: {wanted}. Received: {options[-1]}"
     assert re.search(message, capsys.readouterr().err)
 
