@@ -74,7 +74,8 @@ def translation_batches(
     copy files with `cp -p`.
 
     Args:
-        sources: List of strings or `TextLines`, or a dict from tags to these.
+        sources: List of strings or `TextLines`, or a dict from tags to these. The line
+            break at the end of a string does not count, as in `Translator`.
         targets: The same, of as many strings, their translations.
         source_tokenizer: Tokenizer of the sources.
         target_tokenizer: Tokenizer of the targets. None: `source_tokenizer`.

@@ -29,7 +29,8 @@ def language_batches(
 
     Args:
         lines: List of strings or `TextLines`, each line a text of its own. Those
-            without a token, such as the blank lines of a file, are left out.
+            without a token, such as the blank lines of a file, are left out. A line
+            break at the end of a string is part of the text.
         tokenizer: Tokenizer of the lines.
         batch_tokens: Most positions in a batch, padding included; at least the last of
             `bucket_lengths` times `rows_multiple`.

@@ -13,6 +13,9 @@ from keras_seqattn.text.tokenizers import check_lines
 class Corpus(NamedTuple):
     """Sentence pairs, which are checked as they are read.
 
+    As for a `Translator`, the line break at the end of a line does not count. In text
+    without translations it does.
+
     Attributes:
         targets: The translations of `sources`; the very same object as `sources` for
             text without translations.
@@ -43,12 +46,14 @@ class Corpus(NamedTuple):
     def _checked(self):
         """Yields the lines of both sides, with None once one side has ended."""
         sources, targets = self.names
+        lines = check_lines(self.sources, sources)
+        if sources != targets:
+            lines = (line.rstrip("\r\n") for line in lines)
         if self.targets is self.sources:
-            return ((line, line) for line in check_lines(self.sources, sources))
-        return itertools.zip_longest(
-            check_lines(self.sources, sources),
-            check_lines(self.targets, targets),
-        )
+            return ((line, line) for line in lines)
+        translations = check_lines(self.targets, targets)
+        translations = (line.rstrip("\r\n") for line in translations)
+        return itertools.zip_longest(lines, translations)
 
     def _refuse(self, number, ended_with_sources, left):
         """Raises the error that one side ends before line `number`, the other later."""

@@ -165,6 +165,19 @@ def test_without_shuffling_the_order_is_that_of_the_corpus():
     assert sum(n > m for n, m in zip(order, order[1:], strict=False)) == 2
 
 
+def test_line_breaks_at_the_ends_do_not_count(tmp_path):
+    """Nor do they for a `Translator`: it would not read what it was trained on."""
+    lines = (["a", "b\nc", ""], ["x", "y", "z"])
+    wanted = pairs(arrays(make(lines, shuffle=False)))
+    ended = (["a\n", "b\nc\r\n", "\n"], ["x\n", "y", "z\n"])
+    assert pairs(arrays(make(ended, shuffle=False))) == wanted
+    assert pairs(arrays(make(ended, shuffle=False, cache=tmp_path / "ids"))) == wanted
+    ended = [{"<de>": side} for side in ended]
+    assert ("<de> a", "x") in pairs(arrays(make(ended)))
+    same = ["a\n", "b"]
+    assert pairs(arrays(make((same, same), shuffle=False))) == [("a", "a"), ("b", "b")]
+
+
 def test_two_iterators_at_once():
     dataset = make(corpus())
     one, two = iter(dataset), iter(dataset)
