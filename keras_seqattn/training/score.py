@@ -7,6 +7,7 @@ import keras
 from keras_seqattn import arguments
 from keras_seqattn.annotations import Lines, TokenizerLike
 from keras_seqattn.decoding.methods import Search, checked_search, without_scores
+from keras_seqattn.decoding.protocol import check_parts, is_language_model
 from keras_seqattn.scheduling.generation import (
     decode_lists,
     forced_prefixes,
@@ -61,9 +62,11 @@ class TranslationScore(keras.callbacks.Callback):
 
     Raises:
         ValueError: If there are no lines, or not as many references as lines, or if
-            `every` or `lines` is not a positive integer; when training begins, if a
-            callback has `restore_best_weights`, or `save_best_only` by a validation
-            score, beside a `SwapEMAWeights` without `swap_on_epoch`.
+            `every` or `lines` is not a positive integer; when training begins, if the
+            model does not translate, or a tokenizer's vocabulary differs in size from
+            the model's, or if a callback has `restore_best_weights`, or
+            `save_best_only` by a validation score, beside a `SwapEMAWeights` without
+            `swap_on_epoch`.
         ImportError: When training begins, if sacreBLEU is not installed.
 
     Example:
@@ -124,7 +127,8 @@ class TranslationScore(keras.callbacks.Callback):
         return epoch % self.every == 0 or epoch == last
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
-        """Forgets the scores of an earlier `fit`, and checks the other callbacks."""
+        """Forgets earlier scores, and checks the model and the other callbacks."""
+        self._check_model()
         others = callbacks_with(self)
         if any(
             isinstance(other, keras.callbacks.SwapEMAWeights)
@@ -138,6 +142,21 @@ class TranslationScore(keras.callbacks.Callback):
         bleu = sacrebleu.BLEU() if self.bleu is None else self.bleu
         self._metrics = {"bleu": bleu, "chrf": sacrebleu.CHRF()}
         self._scores, self._epoch = {}, None
+
+    def _check_model(self):
+        """Raises an error, before an epoch, if the model cannot translate the lines."""
+        check_parts(self.model)
+        if is_language_model(self.model):
+            arguments.refuse("model", self.model, "a translation model")
+        for side in ("source", "target"):
+            size = getattr(self.model, f"{side}_vocabulary_size", None)
+            tokenizer = getattr(self, f"{side}_tokenizer")
+            own = getattr(tokenizer, "vocabulary_size", None)
+            if None not in (size, own) and size != own:
+                raise ValueError(
+                    f"`{side}_tokenizer` must be the one the model is trained with, of "
+                    f"{size} entries. Received: {side}_tokenizer.vocabulary_size={own}."
+                )
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """Finds whether the epoch is to be scored."""

@@ -7,9 +7,10 @@ import sacrebleu
 
 from keras_seqattn import Translator
 from keras_seqattn.decoding import BeamSearch
+from keras_seqattn.models import EncoderModel, LanguageModel
 from keras_seqattn.text import ByteTokenizer, translation_batches
 from keras_seqattn.training import MaskedCrossentropy, TranslationScore
-from tests.small import translation_model
+from tests.small import make_sentencepiece, translation_model
 
 SOURCES = ["a dog", "", "two", "more than the model's longest"]
 REFERENCES = ["ein roter Hund lief", "", "zwei", "zu lang"]
@@ -24,6 +25,8 @@ def make_line(**options):
     """Makes a model of one weight and a bias, which `TranslationScore` can watch."""
     model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
     model.compile(keras.optimizers.SGD(0.1, **options), "mse")
+    model.encode = model.initial_state = model.step = print  # never called
+    model.start_id, model.end_id, model.pad_id = 1, 2, 0
     return model
 
 
@@ -177,6 +180,25 @@ def test_averages_that_stay_until_the_epoch_has_ended_can_be_saved(
     averages = model.get_weights()
     model.load_weights(path)
     np.testing.assert_equal(model.get_weights(), averages)
+
+
+@pytest.mark.backends("torch")
+def test_what_cannot_be_translated_is_refused_before_an_epoch():
+    bytes_, other = ByteTokenizer(), make_sentencepiece()
+    size, wrong = bytes_.vocabulary_size, other.vocabulary_size
+    two = translation_model(size, target_vocabulary_size=wrong)
+    message = "`{0}_tokenizer` must be .* of {1} entries.*{0}_tokenizer.*={2}"
+    for model, tokenizers, expected in (
+        (make_model(bytes_), [other], message.format("source", size, wrong)),
+        (two, [bytes_], message.format("target", wrong, size)),
+        (two, [other, bytes_], message.format("source", size, wrong)),
+        (EncoderModel(9, model_dim=8), [bytes_], "`model` must be .* decoding prot"),
+        (LanguageModel(size, model_dim=8), [bytes_], "`model` must be a translation"),
+    ):
+        score = TranslationScore(["a"], ["b"], *tokenizers)
+        score.set_model(model)
+        with pytest.raises(ValueError, match=expected):
+            score.on_train_begin()
 
 
 @pytest.mark.backends("torch")
