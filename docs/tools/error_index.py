@@ -330,7 +330,7 @@ _SIGNATURES = {
     "keras_object": ("name", "value"),
     "number": ("name", "value", "least", "above", "most", "below", "optional"),
     "offers": ("name", "value", "attributes", "wanted", "optional"),
-    "ordered": ("name", "value", "wanted"),
+    "ordered": ("name", "value", "wanted", "table"),
     "path": ("name", "value", "optional"),
     "positive_integer": ("name", "value", "optional"),
     "refuse": ("name", "value", "wanted", "optional"),

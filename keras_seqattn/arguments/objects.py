@@ -74,14 +74,19 @@ def increasing(name: str, value: Any) -> Any:
     return sizes
 
 
-def ordered(name: str, value: Any, wanted: str) -> Any:
-    """Returns `value` if its items have an order, unlike a string, dict or set."""
+def ordered(name: str, value: Any, wanted: str, table: bool = False) -> Any:
+    """Returns `value` if its items have an order, unlike a string, dict or set.
+
+    Several axes are allowed only with `table`: a data frame's items are the names of
+    its columns.
+    """
     whole = str | bytes | collections.abc.Mapping | collections.abc.Set
     try:
         iter(value)
     except TypeError:  # A scalar tensor has `__iter__`, but calling it fails.
         refuse(name, value, wanted)
-    if isinstance(value, whole):
+    is_table = len(getattr(value, "shape", None) or ()) > 1
+    if isinstance(value, whole) or (is_table and not table):
         refuse(name, value, wanted)
     return value
 

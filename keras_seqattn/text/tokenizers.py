@@ -3,6 +3,7 @@
 import base64
 import functools
 import io
+import math
 import pathlib
 import re
 import tempfile
@@ -58,7 +59,7 @@ LOSSLESS = {
 
 def check_lines(lines: Any, argument: str = "lines") -> Iterator[str]:
     """Yields the lines one by one, and checks each when asked for it: see `strings`."""
-    wanted = "a list of strings, not one string"
+    wanted = "a list of strings, not one string, a path or a table"
     yield from arguments.strings(argument, arguments.ordered(argument, lines, wanted))
 
 
@@ -71,15 +72,24 @@ class Tokenizer(arguments.Checked, keras.layers.Layer):
     RaggedTensor. `_decode(rows)` turns a list of id lists into a list of strings, in
     which special ids stand for nothing. If a text can be split in one way only,
     `_one_way` says into what, for the error that refuses sampling; else it is "".
+    `_most_sampling` is the greatest strength of sampling.
     """
 
     vocabulary_size: int
     _one_way: str = ""
+    _most_sampling: float = math.inf
     pad_id, start_id, end_id, unknown_id = range(len(SPECIAL_PIECES))
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.built = True  # There is nothing to build.
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Refuses a call, in which a layer would take the strings for tensors."""
+        raise ValueError(
+            "`tokenize` must be called, with a list of strings, or `detokenize`, with "
+            f"rows of ids. Received: a call of {type(self).__name__} itself."
+        )
 
     def tokenize(
         self,
@@ -111,6 +121,9 @@ class Tokenizer(arguments.Checked, keras.layers.Layer):
         arguments.integer("seed", seed, 0, optional=True)
         if sampling and self._one_way:
             arguments.refuse("sampling", sampling, f"0 for {self._one_way}")
+        if sampling > 1 and sampling > self._most_sampling:
+            wanted = f"at most {self._most_sampling:g}: a share of the merges"
+            arguments.refuse("sampling", sampling, wanted)
         if not graph.is_string_tensor(lines):
             return self._encode(list(check_lines(lines)), sampling, seed)
         if lines.shape.rank == 0:
@@ -140,7 +153,8 @@ class Tokenizer(arguments.Checked, keras.layers.Layer):
         """
         wanted = "rows of integers, one row a string"
         rows = []
-        for number, given in enumerate(arguments.ordered("ids", ids, wanted)):
+        given_rows = arguments.ordered("ids", ids, wanted, table=True)
+        for number, given in enumerate(given_rows):
             row = _id_row(given)
             if row is None:
                 raise ValueError(
@@ -181,6 +195,11 @@ class SentencePieces(Tokenizer):
             self._processor = processor_of(model)
         except RuntimeError:
             arguments.refuse("model", model, wanted)
+
+    @functools.cached_property
+    def _most_sampling(self) -> float:
+        spec = sentencepiece_model_pb2.ModelProto.FromString(self._model).trainer_spec
+        return 1.0 if spec.model_type == spec.BPE else math.inf
 
     @functools.cached_property
     def _subwords(self):
@@ -230,8 +249,8 @@ class SentencePieceTokenizer(SentencePieces):
 
     With `sampling` above 0 every call draws different subwords for the same text, as
     regularisation; they detokenize to the same strings. For a "bpe" model, `sampling`
-    is the probability that a merge is left out (0.1 is usual). For a "unigram" model it
-    is the smoothing exponent (small values draw more freely).
+    is the probability that a merge is left out, at most 1 (0.1 is usual). For a
+    "unigram" model it is the smoothing exponent (small values draw more freely).
 
     Args:
         model: Bytes of a SentencePiece model, as `train` makes it. A model trained

@@ -1,10 +1,12 @@
 import io
 import json
+import pathlib
 import subprocess
 import sys
 
 import keras
 import numpy as np
+import pandas
 import pytest
 import sentencepiece
 import tensorflow as tf
@@ -243,6 +245,8 @@ def test_it_travels_in_a_saved_model(tmp_path, bpe):
     ("lines", "message"),
     [
         ("one", r"`lines` must be a list of strings, not one.* lines='one'"),
+        (pathlib.Path("one"), "`lines` must be a list .* a path .*lines=.*'one'"),
+        (pandas.DataFrame({"en": ["one"]}), "(?s)`lines` must be .* a table.*lines="),
         (b"one", r"`lines` must be a list of strings, not one.* lines=b'one'"),
         (["one", b"\xff"], r"`lines` must hold strings only.* lines\[1\]=b'\\xff'"),
         ([None], r"`lines` must hold strings only.* lines\[0\]=None"),
@@ -473,6 +477,14 @@ def test_bad_sampling(bpe):
         bpe.tokenize(["a"], sampling=-0.1)
     with pytest.raises(ValueError, match=r"must be 0 for bytes.*sampling=0.1"):
         ByteTokenizer().tokenize(["a"], sampling=0.1)
+    with pytest.raises(ValueError, match="must be at most 1: a share.*sampling=10"):
+        bpe.tokenize(["a"], sampling=10, seed=0)  # percent
+
+
+def test_a_call_is_refused(tokenizer):
+    for lines in ("one", ["one"], np.ones((2, 3))):
+        with pytest.raises(ValueError, match=r"`tokenize` must.* a call of \w+Tok"):
+            tokenizer(lines)
 
 
 @pytest.mark.backends("torch")
