@@ -5,7 +5,7 @@ Shapes: P lines, R rows of a batch, L its length.
 
 import itertools
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 
@@ -44,15 +44,25 @@ class Side(NamedTuple):
         # A tokenizer that draws nothing need not take these.
         drawn = {"sampling": sampling, "seed": seed} if sampling else {}
         rows = tokenizer.tokenize(lines, **drawn)
-        lengths = np.fromiter(map(len, rows), "int64", len(rows)) + 1
+        try:
+            lengths = np.fromiter(map(len, rows), "int64", len(rows)) + 1
+            tokens = itertools.chain.from_iterable(rows)
+            tokens = np.fromiter(tokens, "int32", lengths.sum() - len(rows))
+        except (TypeError, ValueError) as error:
+            _refuse(tokenizer, "a list of ids for each line", f"{rows!r:.80} ({error})")
+        if len(rows) != len(lines):
+            received = f"{len(rows)} lists for {len(lines)} lines"
+            _refuse(tokenizer, "a list of ids for each line", received)
+        special = (tokens == tokenizer.end_id) | (tokens == tokenizer.pad_id)
+        if special.any():
+            wanted = "ids without its `end_id` and `pad_id`, which batches add"
+            _refuse(tokenizer, wanted, f"id {tokens[special][0]}")
         ends = np.cumsum(lengths)
         # All are ends at first; the lines' own tokens overwrite the rest.
         ids = np.full(lengths.sum(), tokenizer.end_id, "int32")
         is_token = np.ones(len(ids), bool)
         is_token[ends - 1] = False
-        ids[is_token] = np.fromiter(
-            itertools.chain.from_iterable(rows), "int32", len(ids) - len(rows)
-        )
+        ids[is_token] = tokens
         return cls(ids, ends - lengths, lengths, tokenizer.pad_id)
 
     def select(self, which: np.ndarray) -> "Side":
@@ -78,3 +88,11 @@ class Side(NamedTuple):
         ids = np.full(real.shape, self.pad_id, "int32")
         ids[real] = self.ids[(self.starts[rows] + columns)[real]]
         return ids
+
+
+def _refuse(tokenizer: Any, wanted: str, received: str) -> NoReturn:
+    """Raises the error for what a tokenizer of the user's own returned."""
+    raise ValueError(
+        f"`tokenize` of {type(tokenizer).__name__} must return {wanted}. "
+        f"Received: {received}."
+    )

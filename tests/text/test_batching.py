@@ -135,6 +135,34 @@ def test_a_tokenizer_of_ones_own_makes_the_same_batches():
         translation_batches(*corpus(), Plain(), sampling=0.1)
 
 
+@pytest.mark.parametrize(
+    ("tokenize", "message"),
+    [
+        (str.split, r"a list of ids for each line.* \[\['a', 'b'\]\] \(invalid"),
+        (lambda line: 7, r"a list of ids for each line.* \[7\] \(object of type"),
+        (lambda line: [1, 7, 2], "ids without its `end_id` and `pad_id`, .*: id 2."),
+        (lambda line: [7, 0, 0], "ids without its `end_id` and `pad_id`, .*: id 0."),
+    ],
+    ids=["words", "no list", "ended", "padded"],
+)
+def test_what_a_tokenizer_of_ones_own_must_return(tokenize, message):
+    class Own(Plain):
+        def tokenize(self, lines):
+            return [tokenize(line) for line in lines]
+
+    with pytest.raises(ValueError, match=f"`tokenize` of Own must return {message}"):
+        translation_batches(["a b"], ["a b"], Own())
+
+
+def test_a_tokenizer_of_ones_own_must_return_a_list_for_each_line():
+    class Own(Plain):
+        def tokenize(self, lines):
+            return super().tokenize([" ".join(lines)])
+
+    with pytest.raises(ValueError, match="Received: 1 lists for 2 lines"):
+        translation_batches(["a", "b"], ["a", "b"], Own())
+
+
 def test_epochs_are_reproducible_and_differ():
     first, again, other = (make(corpus(), seed=seed) for seed in (7, 7, 8))
     epochs = [pairs(arrays(first)) for _ in range(3)]
