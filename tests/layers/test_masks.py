@@ -66,6 +66,13 @@ def test_combine_masks_is_and_and_broadcasts():
     np.testing.assert_array_equal(ops.convert_to_numpy(combined), expected)
 
 
+def test_masks_whose_shapes_do_not_broadcast_are_named():
+    padding = np.ones((2, 3), bool)  # lacks the axis of the queries
+    message = r"`mask\[:, None\]`. Received: masks of shapes \[\(2, 3\), \(3, 3\)\]"
+    with pytest.raises(ValueError, match=message):
+        masks.combine_masks(padding, masks.causal_mask(3))
+
+
 ADDITIVE = np.array([[0.0, -1e9, 0.0], [0.0, 0.0, -1e9]], "float32")
 X = np.ones((2, 3, 8), "float32")
 

@@ -121,7 +121,7 @@ def combine_masks(*masks: Tensor | None) -> Tensor | None:
 
     Raises:
         ValueError: If a mask holds a negative number, or floats whose values cannot be
-            seen.
+            seen, or the shapes do not broadcast.
 
     Example:
         >>> import numpy as np
@@ -130,7 +130,14 @@ def combine_masks(*masks: Tensor | None) -> Tensor | None:
         [[[True, False], [True, False]]]
     """
     given = [bool_mask("masks", mask) for mask in masks if mask is not None]
-    return functools.reduce(ops.logical_and, given) if given else None
+    try:
+        return functools.reduce(ops.logical_and, given) if given else None
+    except Exception as error:  # Each backend raises an error of its own.
+        shapes = [tuple(mask.shape) for mask in given]
+        raise ValueError(
+            "`masks` must have shapes that broadcast: give a mask (batch, source) an "
+            f"axis of queries, by `mask[:, None]`. Received: masks of shapes {shapes}."
+        ) from error
 
 
 def input_masks(
