@@ -17,6 +17,7 @@ from keras_seqattn.decoding.protocol import (
     abilities,
     check_parts,
     initial_state,
+    is_language_model,
     length_limit,
     max_new_tokens,
 )
@@ -63,8 +64,9 @@ class Ensemble(keras.Model):
         Float32 tensor `(B, T, V)`: log-probabilities.
 
     Raises:
-        ValueError: If `models` is not a list of such models or is empty, or they differ
-            in vocabulary size or in the id of start, end or padding.
+        ValueError: If `models` is not a list of such models or is empty, if some are
+            language models and others not, or if they differ in vocabulary size or in
+            the id of start, end or padding.
 
     Example:
         >>> import numpy as np
@@ -292,6 +294,13 @@ def _checked_models(models: Any) -> list[DecodingModel]:
                 f"`models` must be {wanted}. Received: models[{number}]={model!r}. "
                 f"{error}"
             ) from error
+    kinds = list(map(is_language_model, models))
+    if any(kinds) and not all(kinds):
+        raise ValueError(
+            "`models` must all be language models, or none: the others would translate "
+            "what these continue. Received: a language model at "
+            f"models[{kinds.index(True)}], none at models[{kinds.index(False)}]."
+        )
     return models
 
 

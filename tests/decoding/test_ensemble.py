@@ -378,6 +378,11 @@ def test_attention_is_that_of_one_model(translator):
             "Received: models[1]=<Dense name=",
         ),
         (
+            lambda one: [one, models.LanguageModel(V, model_dim=8)],
+            "`models` must all be language models, or none.*Received: a language model "
+            "at models[1], none at models[0].",
+        ),
+        (
             lambda one: [one, transformer(0, target_vocabulary_size=9)],
             "`models` must have one `target_vocabulary_size`. Received: "
             "models[0].target_vocabulary_size=6, models[1].target_vocabulary_size=9.",
