@@ -18,6 +18,7 @@ from keras_seqattn.arguments.errors import (
     names_of,
     package,
     refuse,
+    shown,
 )
 from keras_seqattn.arguments.objects import (
     choice,
@@ -80,6 +81,7 @@ __all__ = [
     "scalar",
     "seed",
     "sequence",
+    "shown",
     "strings",
     "tensor",
     "text",

@@ -66,7 +66,7 @@ class TextLines:
             raise ValueError(
                 f"`paths` must hold the `column` {self.column}, from 0, with a tab "
                 f"between columns. Received: {str(path)!r}, line {number}, with "
-                f"{len(cells)}: {line!r}."
+                f"{len(cells)}: {arguments.shown(line)}."
             )
         return cells[self.column]
 

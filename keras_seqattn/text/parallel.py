@@ -194,7 +194,7 @@ def read_tsv(
         if len(row) <= max(chosen) or (columns is None and len(row) > 2):
             raise ValueError(
                 f"`path` {needed}. Received: {str(path)!r}, line {number}, with "
-                f"{len(row)}: {row!r}."
+                f"{len(row)}: {arguments.shown(row)}."
             )
         return tuple(row[column] for column in chosen)
 

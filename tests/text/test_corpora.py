@@ -5,7 +5,13 @@ import pickle
 import keras
 import pytest
 
-from keras_seqattn.text import corpora, load_parallel, read_parallel, read_tsv
+from keras_seqattn.text import (
+    TextLines,
+    corpora,
+    load_parallel,
+    read_parallel,
+    read_tsv,
+)
 
 pytestmark = pytest.mark.backends("tensorflow")
 
@@ -70,6 +76,17 @@ def test_bad_columns(tmp_path, line, columns):
         ValueError, match=rf"two columns.*skip_malformed.*line 2, with {columns}"
     ):
         read_tsv(path)
+
+
+def test_an_error_shows_only_the_beginning_of_a_long_line(tmp_path):
+    path = tmp_path / "old_mac.tsv"
+    path.write_bytes(b"a\tb\r" * 9999)  # one line for us
+    for read in (lambda: read_tsv(path), lambda: list(TextLines(path, column=10**4))):
+        with pytest.raises(
+            ValueError, match=r"line 1, with 10000.* \.\.\.\.$"
+        ) as found:
+            read()
+        assert len(str(found.value)) < 2000
 
 
 @pytest.mark.parametrize("name", ["pairs.tsv", "pairs.gz"])
