@@ -2,6 +2,7 @@
 
 import pytest
 
+from keras_seqattn import layers
 from tests.cases import CASES
 from tests.test_bad_arguments import calls
 
@@ -27,6 +28,10 @@ def test_no_call_swallows_an_unknown_keyword(name, tmp_path, monkeypatch):
         ("text.WordPieceTokenizer", "vocab", "vocabulary"),
         ("decoding.BeamSearch", "widht", "width"),
         ("decoding.Greedy", "min_lenght", "min_length"),
+        ("decoding.BeamSearch", "num_beams", "width"),
+        ("decoding.BeamSearch", "num_return_sequences", "num_hypotheses"),
+        ("layers.PositionalEmbedding", "embedding_dim", "model_dim"),
+        ("layers.EncoderBlock", "d_ff", "intermediate_dim"),
     ],
 )
 def test_layers_and_searches_name_the_nearest_argument(name, wrong, right):
@@ -37,6 +42,15 @@ def test_layers_and_searches_name_the_nearest_argument(name, wrong, right):
         f"Did you mean `{right}`?",
     ):
         CASES[name][0][0](**{wrong: 3})
+
+
+def test_a_layer_says_that_an_argument_is_one_of_its_call():
+    with pytest.raises(
+        ValueError,
+        match="`use_causal_mask` must be given when the layer is called, not to "
+        "`MultiHeadAttention`. Received: use_causal_mask=True.",
+    ):
+        layers.MultiHeadAttention(2, 8, use_causal_mask=True)
 
 
 @pytest.mark.parametrize("name", [name for name in CASES if name[:7] == "models."])

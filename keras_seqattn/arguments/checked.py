@@ -34,7 +34,8 @@ class Checked:
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         classes = type(self).__mro__
         names = [name for cls in classes for name in names_of(cls.__init__)]
-        known(kwargs, (*names, *OF_KERAS), type(self).__name__)
+        of_call, _ = _call_names(type(self).call)
+        known(kwargs, (*names, *OF_KERAS), type(self).__name__, of_call)
         super().__init__(*args, **kwargs)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:

@@ -9,18 +9,25 @@ from typing import Any, NoReturn
 
 # Names of arguments in PyTorch, Hugging Face, KerasHub and Keras's examples, and ours.
 ELSEWHERE = {
+    "beam_size": "width",
+    "d_ff": "intermediate_dim",
     "d_model": "model_dim",
     "embed_dim": "model_dim",
+    "embedding_dim": "model_dim",
     "hidden_dim": "model_dim",
     "hidden_size": "model_dim",
     "dim_feedforward": "intermediate_dim",
     "ff_dim": "intermediate_dim",
+    "ffn_dim": "intermediate_dim",
     "intermediate_size": "intermediate_dim",
     "nhead": "num_heads",
     "num_attention_heads": "num_heads",
+    "num_beams": "width",
     "num_decoder_layers": "decoder_layers",
     "num_encoder_layers": "encoder_layers",
     "num_hidden_layers": "num_layers",
+    "num_labels": "num_classes",
+    "num_return_sequences": "num_hypotheses",
     "rate": "dropout",
     "norm_first": "normalize_first",
     "max_position_embeddings": "max_length",
@@ -52,13 +59,24 @@ def shown(value: Any) -> str:
     return text if len(text) <= MOST_SHOWN else f"{text[:MOST_SHOWN].rstrip(', ')} ..."
 
 
-def known(given: Mapping[str, Any], names: Sequence[str], owner: str) -> None:
+def known(
+    given: Mapping[str, Any],
+    names: Sequence[str],
+    owner: str,
+    of_call: Sequence[str] = (),
+) -> None:
     """Raises an error, with the nearest name, if `owner` does not know an argument.
 
-    `given` is a dict of keyword arguments.
+    `given` is a dict of keyword arguments. `of_call` are the names that a call of what
+    `owner` makes would know.
     """
     for name, value in given.items():
         if name not in names:
+            if name in of_call:
+                raise ValueError(
+                    f"`{name}` must be given when the layer is called, not to "
+                    f"`{owner}`. Received: {name}={shown(value)}."
+                )
             nearest = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
             if ELSEWHERE.get(name) in names:
                 nearest = [ELSEWHERE[name]]
