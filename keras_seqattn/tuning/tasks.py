@@ -91,7 +91,9 @@ def _arrays_or_batches(name: str, given: Any) -> Any:
 
 def _builder(name: str, build: Any) -> Any:
     """Returns a KerasTuner hypermodel, or a function that makes a model, as it is."""
-    if not isinstance(build, keras_tuner.HyperModel) and not callable(build):
+    # A model can be called too, but not with `hp`.
+    is_function = callable(build) and not isinstance(build, keras.Layer)
+    if not isinstance(build, keras_tuner.HyperModel) and not is_function:
         wanted = "a function of `hp`, or a KerasTuner `HyperModel`"
         arguments.refuse(name, build, wanted)
     return build

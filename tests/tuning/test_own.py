@@ -590,6 +590,7 @@ class Several(keras_tuner.Objective):
     ("options", "message"),
     [
         ({"build": 3}, "`build` must be a function of `hp`.*build=3"),
+        ({"build": keras.Sequential()}, "`build` must be a function of `hp`.*=<Seq"),
         ({"train": "lines"}, "`train` must be a dataset, or a tuple.*train='lines'"),
         ({"validation": (X,)}, "`validation` must be a dataset, or a tuple"),
         ({"objective": "val_nothing"}, "`objective` must be .*'val_nothing'"),
