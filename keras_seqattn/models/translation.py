@@ -159,7 +159,8 @@ class TranslationModel(Configured, keras.Model):
         """Translates token ids, by `keras_seqattn.decoding.generate`.
 
         Args:
-            source_ids: Int array `(B, S)`, padded, or a list of lists of integers.
+            source_ids: Int array `(B, S)`, padded, or a list of lists of integers; each
+                row ends with `end_id`, as in training.
             search: The search; `Greedy()` when None.
             max_length: Most tokens to generate, end included; when None, twice the
                 tokens of each sentence plus 10, or fewer if the model takes fewer.
