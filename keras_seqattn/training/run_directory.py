@@ -167,22 +167,36 @@ def adapt(directory: Path, before: keras.Model, after: keras.Model) -> None:
 def describe_run(model: keras.Model) -> dict[str, Any]:
     """Describes a training run, to distinguish it from others."""
     variables = [[list(v.shape), str(v.dtype)] for v in model.variables]
-    try:
-        config = {**model.get_config()}
-        config.pop("frozen", None)  # Frozen parts do not make it a different model.
-    except NotImplementedError:  # The model is a subclass without a configuration.
-        config = None
+    optimizers = [_describe(x) or type(x).__name__ for x in optimizers_of(model)]
     return {
-        "model": f"{type(model).__name__} {_describe(config)}",
+        "model": f"{type(model).__name__} {_describe(model, _config) or 'null'}",
         "variables": variables,
-        "optimizer": " ".join(map(_describe, optimizers_of(model))),
+        "optimizer": " ".join(optimizers),
     }
 
 
-def _describe(thing):
-    """Returns a configuration as text, without parts that differ from run to run."""
-    config = _without_names(keras.saving.serialize_keras_object(thing))
-    text = json.dumps(config, sort_keys=True, default=lambda x: type(x).__name__)
+def _config(model):
+    """Returns a model's configuration, the same whatever is frozen."""
+    config = {**model.get_config()}
+    config.pop("frozen", None)  # Frozen parts do not make it a different model.
+    return keras.saving.serialize_keras_object(config)
+
+
+def _describe(thing, config=keras.saving.serialize_keras_object):
+    """Returns a configuration as text, without parts that differ from run to run.
+
+    None where there is none: of a subclass that has no configuration of its own, and
+    of what holds a schedule without one, a `functools.partial` or another object that
+    Keras cannot serialize.
+    """
+    try:
+        with warnings.catch_warnings():
+            # Keras warns of a lambda, as if the model were to be loaded again.
+            warnings.simplefilter("ignore")
+            found = _without_names(config(thing))
+    except (NotImplementedError, TypeError, OSError):  # OSError: a lambda's source.
+        return None
+    text = json.dumps(found, sort_keys=True, default=lambda x: type(x).__name__)
     return re.sub(r"_\d+\b", "", text)  # Keras numbers the names that it makes.
 
 
@@ -191,6 +205,10 @@ def _without_names(config):
         return [_without_names(value) for value in config]
     if not isinstance(config, dict):
         return config
+    # A function counts by its name. Keras adds the code of one without a name, which
+    # holds the name of its file: in a notebook that of the process.
+    if config.get("class_name") == "__lambda__":
+        return "lambda"
     # A learning rate that is a number may have been changed by a callback.
     return {
         key: _without_names(value)

@@ -1,6 +1,7 @@
 """A resumed run is the uninterrupted one, to the bit."""
 
 import concurrent.futures
+import functools
 import json
 import os
 import pathlib
@@ -797,6 +798,51 @@ def test_the_file_is_that_of_one_run(tmp_path):
         (tmp_path / name).write_bytes(b"something")
     with pytest.raises(ValueError, match=f"Received: path='.*{FILE}'"):
         train(make_model())
+
+
+class Falling(keras.optimizers.schedules.LearningRateSchedule):
+    """Has no configuration, as in TensorFlow's own tutorial of the Transformer."""
+
+    def __call__(self, step):
+        return 0.1 / (1.0 + ops.cast(step, "float32"))
+
+
+class Rate:
+    def __call__(self):
+        return 0.1
+
+
+def doubling(file):
+    return eval(compile("lambda x: 2 * x", file, "eval"))
+
+
+def gelu():
+    return functools.partial(keras.activations.gelu, approximate=True)
+
+
+@pytest.mark.backends("torch")
+@pytest.mark.parametrize(
+    ("activation", "rate"),
+    [
+        (lambda file: "relu", Falling),
+        (lambda file: "relu", Rate),
+        (lambda file: gelu(), lambda: 0.1),
+        (doubling, lambda: 0.1),
+    ],
+)
+def test_what_has_no_configuration_is_resumed(tmp_path, activation, rate):
+    """Or one with the code of a lambda, which names the notebook's process."""
+
+    def train(epochs, file):
+        keras.utils.set_random_seed(0)
+        hidden = keras.layers.Dense(2, activation(file))
+        model = keras.Sequential([keras.Input((1,)), hidden])
+        model.compile(keras.optimizers.SGD(rate()), "mse")
+        x, callbacks = np.ones((4, 1)), [Resume(tmp_path)]
+        return model.fit(x, x, epochs=epochs, callbacks=callbacks, verbose=0).epoch
+
+    train(1, "ipykernel_1/2.py")
+    assert train(2, "ipykernel_3/4.py") == [0, 1]
 
 
 @pytest.mark.backends("torch")
