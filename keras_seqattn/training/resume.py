@@ -37,7 +37,7 @@ from keras_seqattn.training.callback_states import (
     standing_before,
 )
 from keras_seqattn.training.run_directory import LAST, RunDirectory, describe_run
-from keras_seqattn.training.snapshot import REMEDY, array_of
+from keras_seqattn.training.snapshot import REMEDY, array_of, is_plain
 from keras_seqattn.training.variables import build_optimizers, changed_variables
 
 
@@ -421,7 +421,7 @@ class Resume(keras.callbacks.Callback):
         if self.model.train_function is self._skip_step:
             # The epoch ended before all batches to skip were skipped.
             self.model.train_function = self._train_step
-        self._records.append([epoch, dict(logs or {})])
+        self._records.append([epoch, _plain(logs or {})])
         self._save(epoch + 1, 0)
 
     def _save(self, epoch, batch):
@@ -473,6 +473,25 @@ class Resume(keras.callbacks.Callback):
 
 def _callback(name, value):
     return arguments.instance(name, value, keras.callbacks.Callback, "a callback")
+
+
+def _plain(logs):
+    """Returns logs with tensors as numbers or arrays, and without what is no value."""
+    plain = {}
+    for name, value in logs.items():
+        if isinstance(value, keras.Variable) or keras.ops.is_tensor(value):
+            value = array_of(value)
+            value = value if value.ndim else value.item()
+        if is_plain(value):
+            plain[name] = value
+        else:
+            warnings.warn(
+                f"`Resume` does not save `{name}` of the logs: the history of a "
+                "resumed run lacks it. Let callbacks log numbers, strings, tensors, or "
+                f"lists and dicts of numbers. Received: {name}={value!r:.80}.",
+                stacklevel=2,
+            )
+    return plain
 
 
 def _begin_at(model, epoch):

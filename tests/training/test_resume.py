@@ -631,6 +631,47 @@ def test_the_open_files_of_tensorboard_are_not_named(tmp_path):
     )
 
 
+class Logger(keras.callbacks.Callback):
+    """Logs something of the model at each epoch's end."""
+
+    def __init__(self, log):
+        super().__init__()
+        self.log = log
+
+    def on_epoch_end(self, epoch, logs=None):
+        logs["own"] = self.log(self.model)
+
+
+def logged(tmp_path, log):
+    """Returns what the history of a run that ended has of it, and of one resumed."""
+    return [fit(tmp_path, Logger(log), epochs=n)[1].history["own"] for n in (1, 2)]
+
+
+@pytest.mark.parametrize(
+    "log",
+    [
+        pytest.param(lambda model: model.optimizer.learning_rate, id="rate"),
+        *(
+            pytest.param(log, marks=pytest.mark.backends("torch"), id=name)
+            for name, log in {
+                "tensor": lambda model: ops.max(model.weights[0]),
+                "vector": lambda model: ops.max(model.weights[0], axis=0),
+            }.items()
+        ),
+    ],
+)
+def test_a_tensor_may_be_logged(tmp_path, log):
+    (first,), (again, second) = logged(tmp_path, log)
+    np.testing.assert_array_equal(again, ops.convert_to_numpy(first))
+    assert np.shape(again) == ops.shape(second)
+
+
+@pytest.mark.backends("torch")
+def test_what_is_logged_and_is_no_value_is_named(tmp_path):
+    with pytest.warns(UserWarning, match="`own` of the logs.*Received: own={1}"):
+        assert logged(tmp_path, lambda model: {1}) == [[{1}], [{1}]]
+
+
 def rows(path):
     lines = path.read_text().splitlines()
     return [line.split(",")[0] for line in lines]
