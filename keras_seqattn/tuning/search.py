@@ -161,8 +161,9 @@ def tune(
     overfits gets more of these four), "layers" or "warmup_steps", and less of
     "learning_rate" or "lr". The model must be compiled, with the learning rate or
     schedule that it is to have; if it is not built, it is called on the first sample.
-    If its optimizer averages the weights (`use_ema`), the average is scored. A `fit` of
-    your own must pass `callbacks` on to the model's.
+    If its optimizer averages the weights (`use_ema`), the average is scored, by a
+    `SwapEMAWeights` that the study adds. A `fit` of your own must pass `callbacks` on
+    to the model's, and add no second one.
 
     Args:
         build: Function of KerasTuner's `HyperParameters` that returns a compiled model,

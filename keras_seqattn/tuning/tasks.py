@@ -484,5 +484,6 @@ class CustomTask(Task):
         self, model: keras.Model, record: TrialRecord, objective: str
     ) -> list[keras.callbacks.Callback]:
         """Returns the callback of averaged weights, if the optimizer averages them."""
-        use_ema = inner_optimizer(model.optimizer).use_ema
+        # A model with a `train_step` of its own may be compiled without an optimizer.
+        use_ema = getattr(inner_optimizer(model.optimizer), "use_ema", False)
         return [keras.callbacks.SwapEMAWeights()] if use_ema else []

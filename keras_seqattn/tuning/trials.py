@@ -14,6 +14,7 @@ import numpy as np
 from keras_seqattn import training
 from keras_seqattn.backend.datasets import is_made_of_batches
 from keras_seqattn.files import replacing
+from keras_seqattn.training.callback_states import callbacks_with
 from keras_seqattn.tuning import records
 from keras_seqattn.tuning.progress import Progress
 from keras_seqattn.tuning.records import TrialRecord
@@ -61,6 +62,15 @@ class SaveScoredWeights(keras.callbacks.Callback):
     def __init__(self, record: TrialRecord) -> None:
         super().__init__()
         self._record = record
+
+    def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
+        """Raises an error if the averages would be put in twice, and so taken out."""
+        swapping = keras.callbacks.SwapEMAWeights
+        if sum(isinstance(x, swapping) for x in callbacks_with(self)) > 1:
+            raise ValueError(
+                "`fit` must be without a `SwapEMAWeights` of its own: the study adds "
+                "one where the model's optimizer has `use_ema`. Received: both."
+            )
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """Removes the weights of an earlier epoch."""

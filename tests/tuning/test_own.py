@@ -515,6 +515,51 @@ def test_an_average_of_one_s_own_fit_is_saved_where_it_is_scored(tmp_path):
     assert score["loss"] == pytest.approx(study.best_score, abs=1e-5)
 
 
+class Swapped(keras_tuner.HyperModel):
+    """Swaps the averages in, as the study does too."""
+
+    def build(self, hp):
+        return build(hp, use_ema=True)
+
+    def fit(self, hp, model, *args, callbacks, **options):
+        own = [keras.callbacks.SwapEMAWeights()]
+        return model.fit(*args, callbacks=[*own, *callbacks], **options)
+
+
+def test_averages_that_are_swapped_in_twice_are_refused(tmp_path):
+    """The second would take out what the first has put in."""
+    with pytest.raises(RuntimeError, match="`fit` must be without a `SwapEMAWeights`"):
+        tune(tmp_path, Swapped())
+
+
+class Stepping(keras.Model):
+    """Trains without an optimizer that `compile` knows."""
+
+    def __init__(self):
+        super().__init__()
+        self.dense = keras.layers.Dense(1, kernel_initializer="zeros")
+
+    def call(self, x):
+        return self.dense(x)
+
+    def train_step(self, data):
+        self.dense.bias.assign_add([0.1])
+        return {"loss": 1.0}
+
+
+@pytest.mark.backends("torch")
+def test_a_model_may_be_compiled_without_an_optimizer(tmp_path):
+    def stepping(hp):
+        hp.Choice("width", [1, 2])
+        model = Stepping()
+        model.compile(optimizer=None, loss="mse")
+        return model
+
+    study = tune(tmp_path, stepping, max_trials=1)
+    assert study.table()["status"].to_list() == ["completed"]
+    assert study.best_model().dense.bias.numpy() == pytest.approx(0.8)
+
+
 def test_an_epoch_without_a_validation_has_its_own_weights(tmp_path):
     study = tune(tmp_path, Unvalidated(), objective="loss", max_trials=1, epochs=3)
     assert study.best_trial.best_epoch == 3
