@@ -1,4 +1,4 @@
-"""What a `tf.data.Dataset` tells of its passes, without importing TensorFlow."""
+"""What datasets of TensorFlow and torch tell of their passes, without an import."""
 
 from typing import Any
 
@@ -30,3 +30,13 @@ def is_made_of_batches(dataset: Any) -> bool:
     if not is_dataset or hasattr(dataset, "pass_over"):
         return False
     return getattr(dataset.options(), "dataset_name", None) == OF_TEXT
+
+
+def has_generator(dataset: Any) -> bool:
+    """Returns whether a `torch.utils.data.DataLoader` draws by a generator of its own.
+
+    How many numbers it draws for a pass depends on who makes the pass, and how far it
+    goes. Without a generator it draws from torch's own random numbers.
+    """
+    is_loader = hasattr(dataset, "batch_sampler")
+    return is_loader and getattr(dataset, "generator", None) is not None

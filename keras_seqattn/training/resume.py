@@ -27,7 +27,11 @@ import numpy as np
 
 from keras_seqattn import arguments
 from keras_seqattn.annotations import Path
-from keras_seqattn.backend.datasets import is_begun_again, is_made_of_batches
+from keras_seqattn.backend.datasets import (
+    has_generator,
+    is_begun_again,
+    is_made_of_batches,
+)
 from keras_seqattn.backend.processes import from_first, is_first
 from keras_seqattn.backend.random import start_randomness
 from keras_seqattn.files import reading
@@ -107,10 +111,12 @@ class Resume(keras.callbacks.Callback):
             `validation_data` too, since each validation is a pass. (Batches for
             validation should not be shuffled: a resumed run begins with their first
             order, on which `val_loss` depends.) On TensorFlow, `fit` must have no
-            `steps_per_epoch` for a `tf.data.Dataset`. None: each pass is the same, or
-            drawn from the random numbers named above. Give None too if `fit` has
-            `steps_per_epoch` for data that continues past an epoch, such as an infinite
-            `tf.data.Dataset`; a resumed run then starts the data from its beginning.
+            `steps_per_epoch` for a `tf.data.Dataset`. A torch `DataLoader` must have no
+            `generator` of its own, also where it is not given here. None: each pass is
+            the same, or drawn from the random numbers named above. Give None too if
+            `fit` has `steps_per_epoch` for data that continues past an epoch, such as
+            an infinite `tf.data.Dataset`; a resumed run then starts the data from its
+            beginning.
         callbacks: List of those callbacks before this one in the same `fit` whose state
             is kept; a warning names any other whose state changes. None: all.
         every: Number of batches after which to save within an epoch too, or None. A
@@ -168,6 +174,14 @@ class Resume(keras.callbacks.Callback):
                 "`language_batches` themselves if `fit` is given a dataset with one "
                 "batch for each of theirs, as `map` makes: a resumed run would begin "
                 "again with the order of their first epoch. After `cache` it is right. "
+                f"Received: data={data!r}.",
+                stacklevel=2,
+            )
+        if has_generator(data):
+            warnings.warn(
+                "`data` should have no `generator`: a resumed run would have a "
+                "different order of batches. Without one a `DataLoader` draws from "
+                "torch's own random numbers, which are seeded again at each epoch. "
                 f"Received: data={data!r}.",
                 stacklevel=2,
             )

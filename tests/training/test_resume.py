@@ -1208,6 +1208,29 @@ def test_a_dataset_that_shuffles_at_an_epochs_end_has_its_order(tmp_path):
         np.testing.assert_allclose(one, other, rtol=1e-6)
 
 
+@pytest.mark.backends("torch")
+def test_a_loader_of_torch_has_its_order(tmp_path):
+    torch = pytest.importorskip("torch")
+
+    def run(name, epochs):
+        keras.utils.set_random_seed(0)
+        model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
+        model.compile(keras.optimizers.SGD(0.1), "mse")
+        x = torch.arange(7.0)[:, None]
+        pairs = torch.utils.data.TensorDataset(x, x)
+        data = torch.utils.data.DataLoader(pairs, batch_size=2, shuffle=True)
+        callbacks = [Resume(tmp_path / name, data=data)]
+        options = {"epochs": epochs, "shuffle": False, "verbose": 0}
+        model.fit(data, callbacks=callbacks, **options)
+        return model.get_weights()
+
+    run("cut", 1)
+    assert_same(run("cut", 3), run("whole", 3))
+    own = torch.utils.data.DataLoader([], generator=torch.Generator())
+    with pytest.warns(UserWarning, match="`data` should have no `generator`"):
+        Resume(tmp_path / "own", data=own)
+
+
 @pytest.mark.backends("tensorflow")
 @pytest.mark.filterwarnings("ignore:Your input ran out of data")
 @pytest.mark.parametrize("known", [True, False])
