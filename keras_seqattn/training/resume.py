@@ -132,11 +132,12 @@ class Resume(keras.callbacks.Callback):
     Raises:
         ValueError: If an argument is not as above; when training begins, if
             `steps_per_epoch` is not the length of `data`, if `data` has a different
-            length than when a save within an epoch was made, if another process or
-            thread uses the directory, if the directory belongs to a different model or
-            optimizer, or to a run in which other weights were trained, if the model is
-            not built, if one of `callbacks` does not stand before this one in `fit`, or
-            if every save is damaged.
+            length than when a save within an epoch was made, if the model's
+            `steps_per_execution` does not divide the batches before that save, if
+            another process or thread uses the directory, if the directory belongs to a
+            different model or optimizer, or to a run in which other weights were
+            trained, if the model is not built, if one of `callbacks` does not stand
+            before this one in `fit`, or if every save is damaged.
 
     Example:
         >>> import tempfile
@@ -273,8 +274,16 @@ class Resume(keras.callbacks.Callback):
     def _check_batches(self, saved):
         """Raises an error if an epoch is to be resumed on data of a different length.
 
-        Between two epochs the data may change.
+        Or by steps of so many batches that one would skip some that are still new.
+        Between two epochs both may change.
         """
+        together = self.model.steps_per_execution
+        if saved["batch"] % together:
+            raise ValueError(
+                f"`steps_per_execution` must divide {saved['batch']}, the number of "
+                "batches after which the run was saved within an epoch. Received: "
+                f"steps_per_execution={together}."
+            )
         wanted, batches = saved.get("batches"), self._num_batches()
         known = wanted is not None and batches is not None
         if saved["batch"] and known and wanted != batches:

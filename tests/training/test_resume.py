@@ -916,6 +916,24 @@ def test_an_epoch_is_resumed_on_data_of_the_same_length(tmp_path):
     assert fit(tmp_path, epochs=2, every=2, data=batches(2))[1].epoch == [0, 1]
 
 
+@pytest.mark.backends("jax")
+def test_an_epoch_is_resumed_by_steps_that_divide_what_was_trained(tmp_path):
+    def train(together, interrupt=None):
+        model, data = make_model(), batches()
+        model.compile("sgd", model.loss, steps_per_execution=together)
+        callbacks = [Resume(tmp_path, data, every=2)]
+        callbacks += [interrupt] if interrupt else []
+        options = {"epochs": 2, "shuffle": False, "verbose": 0}
+        return model.fit(data, callbacks=callbacks, **options).epoch
+
+    with pytest.raises(KeyboardInterrupt):
+        train(2, Interrupt(1, 3))
+    message = "`steps_per_execution` must divide 4, .*: steps_per_execution=3"
+    with pytest.raises(ValueError, match=message):
+        train(3)
+    assert train(1) == [0, 1]
+
+
 @pytest.mark.backends("torch")
 def test_a_run_continues_with_another_dropout(tmp_path):
     """A layer that drops nothing has no seed, so there are more variables."""
