@@ -9,6 +9,9 @@ import numpy as np
 from keras_seqattn import arguments
 from keras_seqattn.training.callback_states import callbacks_with
 from keras_seqattn.training.snapshot import array_of
+from keras_seqattn.training.variables import slots_of
+
+FAST = "momentum"  # the name that Keras gives `ScheduleFreeAdamW`'s fast weights
 
 
 class _AveragedWeights(keras.callbacks.Callback):
@@ -182,17 +185,9 @@ class ScheduleFreeAverage(_AveragedWeights):
 
         The dict is empty before the optimizer is built.
         """
-        fast = self._fast_variables()
-        trained = map(id, self.model.trainable_variables) if fast else ()
-        return dict(zip(trained, fast, strict=True))
-
-    def _fast_variables(self):
-        """Lists the optimizer's variables `z`, none before it is built.
-
-        Keras names them "momentum".
-        """
-        variables = inner_optimizer(self.model.optimizer).variables
-        return [x for x in variables if x.name.endswith("momentum")]
+        optimizer = inner_optimizer(self.model.optimizer)
+        slots = slots_of(optimizer, self.model.trainable_variables, FAST)
+        return {id(weight): fast for weight, fast in slots}
 
     def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
         """Leaves the averages in the model, and sets `z` to them for another `fit`."""
@@ -220,11 +215,12 @@ class ScheduleFreeAverage(_AveragedWeights):
         if not optimizer.beta_1:
             wanted = "above 0 for `ScheduleFreeAverage`"
             arguments.refuse("beta_1", optimizer.beta_1, wanted)
-        trained, fast = len(self.model.trainable_variables), self._fast_variables()
-        if fast and len(fast) != trained:
+        trained = len(self.model.trainable_variables)
+        fast = sum(x.name.endswith(f"_{FAST}") for x in optimizer.variables)
+        if fast and fast != trained:
             raise ValueError(
                 f"`optimizer` must be a new one when other weights are trained, now "
-                f"{trained}. Received: an optimizer of {len(fast)} weights."
+                f"{trained}. Received: an optimizer of {fast} weights."
             )
         if optimizer.use_ema:
             wanted = "False for `ScheduleFreeAdamW`, which has an average of its own"

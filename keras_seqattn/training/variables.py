@@ -1,5 +1,7 @@
 """The variables that training changes: those of a model and of its optimizers."""
 
+import collections
+
 import keras
 
 from keras_seqattn.backend.processes import whole_array
@@ -28,23 +30,33 @@ def build_optimizers(model: keras.Model) -> None:
             optimizer.build(model.trainable_variables)
 
 
+def slots_of(
+    optimizer: keras.optimizers.Optimizer, weights: list[keras.Variable], name: str
+) -> list[tuple[keras.Variable, keras.Variable]]:
+    """Lists the pairs of a weight and the variable that an optimizer keeps for it.
+
+    Keras names the variable after the weight's path and `name`, such as "average".
+    Where several weights have one path, both stand in the same order.
+    """
+    waiting = collections.defaultdict(list)
+    for variable in reversed(optimizer.variables):
+        waiting[variable.name].append(variable)
+    named = [(x, waiting[f"{x.path.replace('/', '_')}_{name}"]) for x in weights]
+    return [(weight, slots.pop()) for weight, slots in named if slots]
+
+
 def begin_averages(model: keras.Model) -> None:
     """Sets moving averages to the weights where no step has made them yet.
 
     Keras begins with 0, which the first step replaces.
     """
-    # Keras names an average after its weight.
-    weights = {
-        f"{weight.path.replace('/', '_')}_average": weight
-        for weight in model.trainable_variables
-    }
+    trained = model.trainable_variables
     for optimizer in optimizers_of(model):
         inner = getattr(optimizer, "inner_optimizer", optimizer)  # of a scaled loss
         for each in getattr(inner, "optimizers", [inner]):
             if each.use_ema and each.built and not whole_array(each.iterations):
-                for variable in each.variables:
-                    if variable.name in weights:
-                        variable.assign(array_of(weights[variable.name]))
+                for weight, average in slots_of(each, trained, "average"):
+                    average.assign(array_of(weight))
 
 
 def changed_variables(model: keras.Model) -> list[list[keras.Variable]]:

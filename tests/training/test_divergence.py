@@ -227,6 +227,28 @@ def test_an_average_of_no_step_is_not_left_where_the_first_epoch_diverges(swap, 
     np.testing.assert_equal(model.get_weights(), weights)
 
 
+class Twins(keras.Model):
+    """Two parts of one name, whose weights so have one path."""
+
+    def __init__(self):
+        super().__init__()
+        self.parts = [keras.layers.Dense(1, name="part") for _ in range(2)]
+
+    def call(self, x):
+        return self.parts[0](x) - self.parts[1](x)
+
+
+@pytest.mark.backends("torch")
+def test_weights_of_one_path_have_averages_of_their_own():
+    model = Twins()
+    model(X)
+    model.compile(keras.optimizers.SGD(1e30, use_ema=True), "mse")
+    weights = model.get_weights()
+    with pytest.warns(UserWarning, match="diverged in epoch 1"):
+        model.fit(X, Y, callbacks=[TerminateOnDivergence()], verbose=0)
+    np.testing.assert_equal(model.get_weights(), weights)
+
+
 @pytest.mark.backends("tensorflow")
 def test_a_model_that_its_first_step_would_build_is_refused():
     """Else its optimizer would be built for none of the weights."""
