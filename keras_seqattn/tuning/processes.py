@@ -26,6 +26,8 @@ CHECK_SECONDS = 1.0  # between two checks of the processes
 # A worker that dies more often, in all or before a first heartbeat, is given up.
 MOST_DEATHS, MOST_EARLY_DEATHS = 20, 2
 FATAL = 3  # exit status of a worker that must not be started again
+# What a program may have set of `keras.config`, in an order that holds when set again.
+GLOBAL = ("floatx", "epsilon", "image_data_format", "dtype_policy")
 
 
 def run(settings: Settings) -> None:
@@ -80,7 +82,9 @@ class ProcessGroup:
 
     def __init__(self, settings: Settings) -> None:
         # Each process reads this on its standard input.
-        self._message = pickle.dumps((settings, keras.config.dtype_policy().name))
+        known = {name: getattr(keras.config, name)() for name in GLOBAL}
+        known["dtype_policy"] = known["dtype_policy"].name
+        self._message = pickle.dumps((settings, known))
         self._port, self._cores = _free_port(), _shares(settings.workers)
         self._processes = {}
 
@@ -166,9 +170,10 @@ def _free_port():
 
 def main() -> None:
     """Runs the chief or a worker, as the settings on standard input say."""
-    settings, policy = pickle.load(sys.stdin.buffer)
+    settings, known = pickle.load(sys.stdin.buffer)
     threading.Thread(target=_die_with_parent, daemon=True).start()
-    keras.config.set_dtype_policy(policy)
+    for name, value in known.items():
+        getattr(keras.config, f"set_{name}")(value)
     stream = sys.stdout
     try:
         # KerasTuner prints each condition of the space whenever it sends it.

@@ -3,6 +3,7 @@
 import io
 import types
 
+import keras
 import pytest
 
 from keras_seqattn.tuning import (
@@ -170,6 +171,26 @@ def test_workers_share_the_devices_and_the_chief_has_none(monkeypatch):
     for env in started.values():  # None takes all of a device's memory.
         assert env["XLA_PYTHON_CLIENT_PREALLOCATE"] == "false"
         assert env["TF_FORCE_GPU_ALLOW_GROWTH"] == "true"
+
+
+def test_workers_have_the_settings_of_the_program(monkeypatch):
+    """Else a trial that a worker began could not go on without workers."""
+
+    def known():
+        return keras.config.floatx(), keras.config.dtype_policy().name
+
+    seen = []
+    monkeypatch.setattr(processes.tuner, "run", lambda *_: seen.append(known()))
+    monkeypatch.setattr(processes, "_die_with_parent", lambda: None)
+    keras.config.set_floatx("float64")
+    keras.config.set_dtype_policy("mixed_bfloat16")
+    message = processes.ProcessGroup(types.SimpleNamespace(workers=1))._message
+    keras.config.set_floatx("float32")
+    keras.config.set_dtype_policy("float32")
+    stdin = types.SimpleNamespace(buffer=io.BytesIO(message))
+    monkeypatch.setattr(processes.sys, "stdin", stdin)
+    processes.main()
+    assert seen == [("float64", "mixed_bfloat16")]
 
 
 @pytest.mark.parametrize(
