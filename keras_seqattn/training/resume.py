@@ -391,10 +391,13 @@ class Resume(keras.callbacks.Callback):
                 self._silence(callback)
         model.make_train_function(force=True)  # An earlier `fit` may have left ours.
         train, left = model.train_function, batch
-        together = model.steps_per_execution
+        together, history = model.steps_per_execution, model.history
 
         def skip(*state_and_data):
             nonlocal left
+            if model.history is not history:  # This `fit` was interrupted.
+                model.train_function = train
+                return train(*state_and_data)
             *state, data = state_and_data
             if hasattr(data, "__next__"):  # On torch, data is a batch, not an iterator.
                 for _ in range(together):

@@ -407,6 +407,21 @@ def test_a_rate_that_is_scaled_when_an_epoch_begins_is_scaled_once(tmp_path):
 
 
 @pytest.mark.backends("torch")
+def test_a_fit_after_one_that_was_interrupted_skips_nothing(tmp_path):
+    """Interrupted while it skipped the batches that it had trained on."""
+    data = batches()
+    with pytest.raises(KeyboardInterrupt):
+        fit(tmp_path, every=2, interrupt=Interrupt(0, 4))
+    model = make_model()
+    callbacks = [Resume(tmp_path, data, every=2), Interrupt(0, 1)]
+    with pytest.raises(KeyboardInterrupt):
+        model.fit(data, shuffle=False, callbacks=callbacks, verbose=0)
+    before = int(model.optimizer.iterations)
+    model.fit(batches(), shuffle=False, verbose=0)
+    assert int(model.optimizer.iterations) == before + len(data)
+
+
+@pytest.mark.backends("torch")
 def test_an_epoch_that_a_callback_stopped_is_resumed_to_its_end(tmp_path):
     """After a kill between its last batch and its end, where it is validated."""
     whole, history = fit(tmp_path / "whole", Stop(1, 2), every=1)
