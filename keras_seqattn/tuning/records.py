@@ -16,6 +16,8 @@ import shutil
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Self
 
+import keras
+
 from keras_seqattn.annotations import Path
 from keras_seqattn.files import LOCK, mapping, reading, replacing
 from keras_seqattn.recipes import Configuration
@@ -218,13 +220,17 @@ class TrialRecord:
 
 
 @contextlib.contextmanager
-def without_optimizer(model: Any) -> Iterator[None]:
-    """Lets a model's weights be saved and loaded without those of its optimizer."""
-    optimizer, model.optimizer = model.optimizer, None
+def without_optimizers(model: Any) -> Iterator[None]:
+    """Lets a model's weights be saved and loaded without those of its optimizers."""
+    kind = keras.optimizers.Optimizer
+    held = {name: x for name, x in vars(model).items() if isinstance(x, kind)}
+    for name in held:
+        setattr(model, name, None)
     try:
         yield
     finally:
-        model.optimizer = optimizer
+        for name, optimizer in held.items():
+            setattr(model, name, optimizer)
 
 
 def own_values(values: dict[str, Any]) -> dict[str, Any]:

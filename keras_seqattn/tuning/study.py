@@ -149,7 +149,7 @@ class Study:
                     "task=None."
                 )
             model = self._task.make_model(self.best_hyperparameters)
-            with records.without_optimizer(model):
+            with records.without_optimizers(model):
                 model.load_weights(best.best_weights)
             return model
         return best.configuration.make_model(weights=best.best_weights)

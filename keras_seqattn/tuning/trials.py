@@ -89,9 +89,9 @@ class SaveScoredWeights(keras.callbacks.Callback):
             self._save()
 
     def _save(self):
-        """Writes the weights; those of the optimizer are in the trial's state."""
+        """Writes the weights; those of optimizers are in the trial's state."""
         with (
-            records.without_optimizer(self.model),
+            records.without_optimizers(self.model),
             replacing(self._record.last_weights) as unfinished,
         ):
             self.model.save_weights(unfinished)
