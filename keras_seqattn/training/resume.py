@@ -211,11 +211,10 @@ class Resume(keras.callbacks.Callback):
         super().set_params(params)
         before = standing_before(self)
         loggers = [x for x in before if isinstance(x, keras.callbacks.CSVLogger)]
-        # A logger's state is its file.
-        self._kept_and_others = [
-            [x for x in part if x not in loggers]
-            for part in split(before, self.callbacks)
-        ]
+        kept, others = split(before, self.callbacks)
+        # A logger always keeps its columns, which it chooses by the first logs it gets.
+        kept += [x for x in others if x in loggers]
+        self._kept_and_others = [kept, [x for x in others if x not in loggers]]
         files = [*(x.filename for x in loggers), *self.files]
         if not self.model.built:
             raise ValueError(

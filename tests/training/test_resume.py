@@ -741,6 +741,27 @@ def test_an_end_between_logger_and_save_writes_no_epoch_twice(epoch, copied, tmp
 
 
 @pytest.mark.backends("torch")
+@pytest.mark.parametrize("chosen", [None, []])
+def test_a_log_keeps_its_columns(chosen, tmp_path):
+    """Whatever the first epoch after an interruption logs."""
+
+    def run(name, epochs):
+        model, log = make_model(), tmp_path / f"{name}.csv"
+        callbacks = [
+            keras.callbacks.LearningRateScheduler(lambda epoch: 0.01),
+            keras.callbacks.CSVLogger(log, append=True),
+            Resume(tmp_path / name, callbacks=chosen),
+        ]
+        options = {"validation_freq": 2, "callbacks": callbacks, "verbose": 0}
+        data = batches()
+        model.fit(data, validation_data=data, epochs=epochs, shuffle=False, **options)
+        return [line.count(",") for line in log.read_text().splitlines()]
+
+    run("cut", 1)
+    assert run("cut", 2) == run("whole", 2)
+
+
+@pytest.mark.backends("torch")
 def test_a_file_that_a_user_began_anew_stays_so(tmp_path):
     notes = tmp_path / "notes.txt"
 
