@@ -131,6 +131,25 @@ def callbacks_with(
     return []
 
 
+def plain_logs(logs: dict[str, Any]) -> dict[str, Any]:
+    """Returns logs with tensors as numbers or arrays, and without what is no value."""
+    plain = {}
+    for name, value in logs.items():
+        if isinstance(value, keras.Variable) or keras.ops.is_tensor(value):
+            value = array_of(value)
+            value = value if value.ndim else value.item()
+        if is_plain(value):
+            plain[name] = value
+        else:
+            warnings.warn(
+                f"`Resume` does not save `{name}` of the logs: the history of a "
+                "resumed run lacks it. Let callbacks log numbers, strings, tensors, or "
+                f"lists and dicts of numbers. Received: {name}={value!r:.80}.",
+                stacklevel=2,
+            )
+    return plain
+
+
 def _warn_of_late(after):
     """Warns if a callback that acts at an epoch's end stands after `Resume`."""
     own = keras.callbacks.History, keras.callbacks.ProgbarLogger

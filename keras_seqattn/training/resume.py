@@ -37,11 +37,12 @@ from keras_seqattn.backend.random import start_randomness
 from keras_seqattn.files import reading
 from keras_seqattn.training.callback_states import (
     CallbackStates,
+    plain_logs,
     split,
     standing_before,
 )
 from keras_seqattn.training.run_directory import LAST, RunDirectory, describe_run
-from keras_seqattn.training.snapshot import REMEDY, array_of, is_plain
+from keras_seqattn.training.snapshot import REMEDY, array_of
 from keras_seqattn.training.variables import build_optimizers, changed_variables
 
 
@@ -180,10 +181,9 @@ class Resume(keras.callbacks.Callback):
             )
         if has_generator(data):
             warnings.warn(
-                "`data` should have no `generator`: a resumed run would have a "
-                "different order of batches. Without one a `DataLoader` draws from "
-                "torch's own random numbers, which are seeded again at each epoch. "
-                f"Received: data={data!r}.",
+                "`data` should have no `generator`: a resumed run would have another "
+                "order. Without one a `DataLoader` draws from torch's own random "
+                f"numbers, which are seeded again. Received: data={data!r}.",
                 stacklevel=2,
             )
         arguments.path("directory", directory)
@@ -446,7 +446,7 @@ class Resume(keras.callbacks.Callback):
         if self.model.train_function is self._skip_step:
             # The epoch ended before all batches to skip were skipped.
             self.model.train_function = self._train_step
-        self._records.append([epoch, _plain(logs or {})])
+        self._records.append([epoch, plain_logs(logs or {})])
         self._save(epoch + 1, 0)
 
     def _save(self, epoch, batch):
@@ -498,25 +498,6 @@ class Resume(keras.callbacks.Callback):
 
 def _callback(name, value):
     return arguments.instance(name, value, keras.callbacks.Callback, "a callback")
-
-
-def _plain(logs):
-    """Returns logs with tensors as numbers or arrays, and without what is no value."""
-    plain = {}
-    for name, value in logs.items():
-        if isinstance(value, keras.Variable) or keras.ops.is_tensor(value):
-            value = array_of(value)
-            value = value if value.ndim else value.item()
-        if is_plain(value):
-            plain[name] = value
-        else:
-            warnings.warn(
-                f"`Resume` does not save `{name}` of the logs: the history of a "
-                "resumed run lacks it. Let callbacks log numbers, strings, tensors, or "
-                f"lists and dicts of numbers. Received: {name}={value!r:.80}.",
-                stacklevel=2,
-            )
-    return plain
 
 
 def _begin_at(model, epoch):
