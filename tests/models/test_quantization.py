@@ -107,19 +107,31 @@ def test_layers_of_one_name_are_told_apart(tmp_path):
     np.testing.assert_allclose(outputs(loaded, inputs), output, atol=1e-5)
 
 
+WEIGHTS_ALONE = keras.quantizers.Int8QuantizationConfig(activation_quantizer=None)
+
+
 @pytest.mark.backends("torch")
-@pytest.mark.parametrize("mode", ["int8", "int4"])
-def test_what_was_loaded_is_saved_again(mode, tmp_path):
-    model, inputs = MODELS["language"](tie_embeddings=False)
+@pytest.mark.parametrize(
+    ("options", "tie_embeddings"),
+    [
+        ({"mode": "int8"}, False),
+        ({"mode": "int4"}, False),
+        ({"mode": "int4"}, True),
+        ({"config": WEIGHTS_ALONE}, True),
+    ],
+)
+def test_what_was_loaded_is_saved_again(options, tie_embeddings, tmp_path):
+    """With what of the inputs is quantized, too."""
+    model, inputs = MODELS["language"](tie_embeddings=tie_embeddings)
     before = num_bytes(model)
-    model.quantize(mode)
+    model.quantize(**options)
     expected, size = outputs(model, inputs), num_bytes(model)
     assert size < before
     for name in ("first.keras", "second.keras"):
         model.save(tmp_path / name)
         model = keras.saving.load_model(tmp_path / name)
         assert num_bytes(model) == size
-    np.testing.assert_allclose(outputs(model, inputs), expected, atol=1e-5)
+        np.testing.assert_allclose(outputs(model, inputs), expected, atol=1e-5)
 
 
 @pytest.mark.slow_on("tensorflow", "jax")

@@ -1,13 +1,18 @@
 """Quantization of subclasses of Keras's layers, and of layers made of layers."""
 
+import json
 import re
 import warnings
 from typing import Any
 
 import keras
+import numpy as np
 
-from keras_seqattn.annotations import Filters
+from keras_seqattn.annotations import Filters, Shape
 from keras_seqattn.backend.parts import layers_of
+
+# The name by which a file has the quantizer of a layer's inputs, as JSON.
+INPUTS = "inputs_quantizer"
 
 
 class QuantizedAsParent:
@@ -35,6 +40,49 @@ class QuantizedAsParent:
     ) -> None:
         """Quantizes the weights as the parent does."""
         super().quantize(mode, type_check=False, config=config)
+
+    def quantized_build(self, shape: Shape, mode: str, config: Any = None) -> None:
+        """Makes the quantized weights; without a `config`, as `quantize` does.
+
+        For an embedding without one, Keras would quantize what its int4 logits are
+        computed of, which `quantize` leaves as it is.
+        """
+        config = self._default_config(mode) if config is None else config
+        super().quantized_build(shape, mode, config)
+
+    def _default_config(self, mode):
+        """Returns what `quantize` does by default, None for a mode of no such kind."""
+        if mode == "int8":
+            return keras.quantizers.Int8QuantizationConfig()
+        if mode == "int4":
+            size = getattr(self.dtype_policy, "block_size", None)
+            return keras.quantizers.Int4QuantizationConfig(block_size=size)
+        return None
+
+    def save_own_variables(self, store: Any) -> None:
+        """Saves the weights, and how inputs are quantized, unless by default.
+
+        The layer that holds this one makes it again, and knows no more than its policy.
+        """
+        super().save_own_variables(store)
+        default = self._default_config(self.quantization_mode)
+        if default is not None and self.built:
+            own = _as_text(self.inputs_quantizer)
+            if own != _as_text(default.activation_quantizer):
+                store[INPUTS] = np.frombuffer(own.encode(), "uint8")
+
+    def load_own_variables(self, store: Any) -> None:
+        """Loads the weights, and how inputs are quantized."""
+        values = {name: store[name] for name in store.keys()}
+        own = values.pop(INPUTS, None)
+        super().load_own_variables(values)
+        if own is not None:
+            config = json.loads(np.asarray(own).tobytes())
+            self.inputs_quantizer = keras.saving.deserialize_keras_object(config)
+
+
+def _as_text(quantizer):
+    return json.dumps(keras.saving.serialize_keras_object(quantizer))
 
 
 def quantize_composites(
