@@ -134,6 +134,21 @@ def test_what_was_loaded_is_saved_again(options, tie_embeddings, tmp_path):
         np.testing.assert_allclose(outputs(model, inputs), expected, atol=1e-5)
 
 
+@pytest.mark.backends("torch")
+def test_the_recurrent_form_of_what_was_loaded_is_loaded(tmp_path):
+    """Its blocks are not where the map of the model has them."""
+    model, _ = MODELS["language"](memory_length=2)
+    model.quantize("int8")
+    for name in ("first.keras", "second.keras"):
+        model.save(tmp_path / "model.keras")
+        model = keras.saving.load_model(tmp_path / "model.keras")
+        reader = model.recurrent(batch_size=len(IDS))
+        expected = outputs(reader, IDS)
+        reader.save(tmp_path / name)
+        loaded = keras.saving.load_model(tmp_path / name)
+        np.testing.assert_allclose(outputs(loaded, IDS), expected, atol=1e-5)
+
+
 @pytest.mark.slow_on("tensorflow", "jax")
 @pytest.mark.parametrize("tie_embeddings", [True, False])
 def test_a_search_sees_the_quantized_table(tie_embeddings):

@@ -133,14 +133,25 @@ def dtype_config(layer: keras.layers.Layer) -> Any:
             return part.path
         return f"(.*/)?{re.escape(part.path.removeprefix(outside))}"
 
+    maps, parts = keras.dtype_policies.DTypePolicyMap, layers_of(layer)[1:]
     quantized = {
         place(part): part.dtype_policy
-        for part in layers_of(layer)[1:]
+        for part in parts
         if part.quantization_mode is not None
-        and not isinstance(part.dtype_policy, keras.dtype_policies.DTypePolicyMap)
+        and not isinstance(part.dtype_policy, maps)
     }
-    if quantized and not isinstance(policy, keras.dtype_policies.DTypePolicyMap):
-        policy = keras.dtype_policies.DTypePolicyMap(policy, quantized)
+    others = {}
+    if quantized and isinstance(policy, maps):
+        # A layer of a model that was loaded has that model's map, of its whole paths.
+        paths = [part.path for part in parts]
+        others = {
+            name: own
+            for name, own in policy.items()
+            if own.quantization_mode is None or name in paths
+        }
+        policy = policy.default_policy
+    if quantized:
+        policy = maps(policy, {**others, **quantized})
     return keras.dtype_policies.serialize(policy)
 
 
