@@ -12,6 +12,7 @@ import keras
 from keras import ops
 
 from keras_seqattn import arguments
+from keras_seqattn.decoding.protocol import abilities
 from keras_seqattn.layers import DecoderBlock, EncoderBlock, padding_mask
 from keras_seqattn.layers.attention.kv_cache import (
     grow_axis,
@@ -19,6 +20,7 @@ from keras_seqattn.layers.attention.kv_cache import (
     initial_ancestry,
     mark_ancestry,
 )
+from keras_seqattn.layers.embedding.positions import takes_positions
 from keras_seqattn.layers.norms import EPSILON
 from keras_seqattn.models import stacks
 from keras_seqattn.models.config import (
@@ -172,6 +174,10 @@ class TranslationTransformer(TranslationModel):
         stacks.check_names(TranslationTransformer, kwargs)
         config = TranslationConfig.of(locals())
         super().__init__(_Stacks(config, kwargs.get("dtype")), config, **kwargs)
+        added = self._stacks.target_embedding.positions
+        if added is not None and not takes_positions(added):
+            # A sentence that begins late is at positions of its own.
+            self.abilities = abilities(self) - {"start"}
 
 
 class _Stacks(TranslationStacks):

@@ -341,6 +341,19 @@ def test_logits_are_in_the_dtype_that_is_said(options, mode):
     assert keras.backend.standardize_dtype(logits.dtype) == said
 
 
+@pytest.mark.backends("torch")
+def test_a_layer_that_takes_no_positions_is_told_where_it_needs_them():
+    class FromTheFirst(keras.layers.Layer):
+        def call(self, x, start=0):
+            return x
+
+    layer = layers.PositionalEmbedding(7, 4, positions=FromTheFirst())
+    ids = ops.convert_to_tensor([[3], [5]])
+    assert tuple(layer.step(ids, 2).shape) == (2, 1, 4)
+    with pytest.raises(ValueError, match="`positions` must be a layer that takes `pos"):
+        layer.step(ids, ops.convert_to_tensor([2, 4]))
+
+
 @pytest.mark.parametrize(("start", "message"), [(5, "start=5"), (-1, "start=-1")])
 def test_a_start_of_numpy_is_checked_too(start, message):
     layer = layers.PositionalEmbedding(9, 4, positions="learned", max_length=6)

@@ -175,6 +175,29 @@ def test_sentences_compete_by_score_at_limits_of_their_own(rng, monkeypatch):
     assert cut.any() and not cut.all()
 
 
+class FromTheFirst(keras.layers.Layer):
+    """A user's own positions, of which only the first can be given."""
+
+    def call(self, x, start=0):
+        places = keras.ops.arange(keras.ops.shape(x)[1], dtype="int32") + start
+        return x + keras.ops.cast(places, x.dtype)[:, None]
+
+
+@pytest.mark.backends("torch")
+def test_positions_that_all_begin_at_once_are_not_batched_continuously(
+    rng, monkeypatch
+):
+    """As many as with other positions would be, of a model or an ensemble."""
+    monkeypatch.setattr("keras_seqattn.backend.compile.num_threads", lambda: 2)
+    model, source_ids = transformer(positions=FromTheFirst()), sources(rng, count=65)
+    randomize(model, rng)
+    for one in (model, decoding.Ensemble([model, transformer()])):
+        found, alone = (
+            decoding.generate(one, x) for x in (source_ids, source_ids[-1:])
+        )
+        assert found.sequence(64) == alone.sequence(0)
+
+
 @pytest.mark.slow
 def test_a_state_grows_with_what_is_shared(rng):
     """As it is of one sentence too, and in a static batch."""

@@ -17,6 +17,7 @@ from keras_seqattn.backend import tracing
 from keras_seqattn.layers.dropout import Dropout, if_known
 from keras_seqattn.layers.embedding.learned import LearnedPositions
 from keras_seqattn.layers.embedding.logits import LogitsBias, keep_factors
+from keras_seqattn.layers.embedding.positions import takes_positions
 from keras_seqattn.layers.embedding.sinusoidal import SinusoidalPositions
 from keras_seqattn.layers.norms import EPSILON, NORMS, make_norm
 from keras_seqattn.layers.shapes import check_rank, check_tensor, check_width
@@ -306,8 +307,13 @@ class PositionalEmbedding(
             is_zero = ops.equal(inputs, self.zero_id)
             x = ops.where(is_zero[..., None], ops.zeros_like(x), x)
         if self.positions is not None:
-            # A user's own layer need not take `positions`.
             given = {} if positions is None else {"positions": positions}
+            if given and not takes_positions(self.positions):
+                wanted = (
+                    "a layer that takes `positions` in a call, where each sequence has "
+                    "its own, as in the steps of a language model"
+                )
+                arguments.refuse("positions", self.positions, wanted)
             x = self.positions(x, start=start, **given)
         x = x if self.norm_layer is None else self.norm_layer(x)
         return self.dropout_layer(x, **if_known(training))

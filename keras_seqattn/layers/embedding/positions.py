@@ -3,6 +3,8 @@
 Shapes: B batch, L length.
 """
 
+import inspect
+
 import keras
 from keras import ops
 
@@ -42,3 +44,11 @@ def positions_of(
     if len(shape) == 2 and shape[0] != 1:
         check_batch(positions=positions, x=x)
     return ops.cast(positions, "int32")
+
+
+def takes_positions(layer: keras.layers.Layer) -> bool:
+    """Returns whether a layer of positions takes those of each vector in a call."""
+    return any(
+        parameter.name == "positions" or parameter.kind is parameter.VAR_KEYWORD
+        for parameter in inspect.signature(layer.call).parameters.values()
+    )
