@@ -4,7 +4,9 @@ import keras
 import numpy as np
 import pytest
 
+import keras_seqattn as ks
 from keras_seqattn.export import export_translator
+from tests.decoding import test_ensemble as ensembles
 from tests.export.translators import make_translator
 
 ON_TENSORFLOW = keras.backend.backend() == "tensorflow"
@@ -39,6 +41,18 @@ def test_the_file_gives_the_logits_of_the_model(tmp_path, rng):
         (logits,) = session.run(None, ids)
         expected = keras.ops.convert_to_numpy(translator.model(ids))
         np.testing.assert_allclose(logits, expected, atol=1e-4)
+
+
+@tensorflow_only
+def test_an_ensemble_of_a_model_that_only_searches_is_refused(tmp_path):
+    class Plain(ensembles.Plain):
+        source_vocabulary_size = target_vocabulary_size = 260
+
+    ensemble = ks.decoding.Ensemble([ks.decoding.Ensemble([Plain()])])
+    translator = ks.Translator(ensemble, ks.text.ByteTokenizer())
+    with pytest.raises(ValueError, match="`model` must be an ensemble of models that"):
+        export_translator(translator, tmp_path / "model.onnx", "onnx")
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.skipif(ON_TENSORFLOW, reason="exports there")
