@@ -45,9 +45,9 @@ def model_from_huggingface(source: Any, **options: Any) -> keras.Model:
             NLLB's), "mbart", "t5" and "mt5" become a `TranslationTransformer`, "llama"
             and "mistral" a `LanguageModel`.
         **options: Arguments of our model that replace the checkpoint's, such as
-            `dropout`, `dtype` or `name`. A configuration without padding, such as
-            Llama 3's, needs `pad_id`: the id of a token that no text has (128004 of
-            Llama 3.1 to 3.3).
+            `dropout`, `dtype` or `name`; of an `attention` or `decoder_attention`,
+            those in the dict. A configuration without padding, such as Llama 3's, needs
+            `pad_id`: the id of a token that no text has (128004 of Llama 3.1 to 3.3).
 
     Returns:
         A `TranslationTransformer` or a `LanguageModel`, float32 unless `dtype` is
@@ -85,7 +85,14 @@ def model_options(checkpoint: Checkpoint, given: dict[str, Any]) -> dict[str, An
             f"model_type={checkpoint.model_type!r}",
         )
     with valid("configuration"):
-        options = {**FAMILIES[checkpoint.model_type].options(checkpoint), **given}
+        own = FAMILIES[checkpoint.model_type].options(checkpoint)
+    # What is given of an attention leaves its other options, such as the positions.
+    merged = {
+        name: {**own[name], **given[name]}
+        for name in ("attention", "decoder_attention")
+        if isinstance(own.get(name), dict) and isinstance(given.get(name), dict)
+    }
+    options = {**own, **given, **merged}
     if options["pad_id"] is None:
         refuse(
             "have the option 'pad_token_id' in its configuration, or `pad_id` be "

@@ -55,7 +55,8 @@ def translator_from_huggingface(
             targets ("fra" for its token ">>fra<<"; a warning names some if it is None).
             For T5 and MADLAD, text put before each line: "translate English to German:
             ", "<2de> ".
-        **options: Arguments of our model that replace the checkpoint's.
+        **options: Arguments of our model that replace the checkpoint's, as in
+            `model_from_huggingface`.
 
     Returns:
         A `Translator`. Tokens that were added to the tokenizer, other than languages,

@@ -172,6 +172,21 @@ def test_a_folder_is_read_as_the_model(name, pairs, tmp_path):
     assert read.config.dropout == 0.25
 
 
+@pytest.mark.parametrize("name", ["t5", "llama", "mistral"])
+def test_options_of_an_attention_leave_its_others(name):
+    """Such as its positions, its heads of keys and its window."""
+    theirs = {**EVERY, **families.LANGUAGE_MODELS}[name]()
+    given = {"attention": {"implementation": "chunked"}}
+    models = [
+        ks.convert.model_from_huggingface(theirs, **options) for options in ({}, given)
+    ]
+    assert models[1].config.attention["implementation"] == "chunked"
+    ids = families.random_ids(theirs, 3) if name == "t5" else np.arange(3, 23)[None]
+    inputs = {"source_ids": ids, "target_ids": ids} if name == "t5" else ids
+    logits = [numpy(model(inputs)) for model in models]
+    np.testing.assert_allclose(*logits, rtol=0, atol=1e-5)
+
+
 def test_parts_of_weights_and_half_precision_are_read(pairs, tmp_path):
     theirs, ours = pairs("marian")
     theirs.save_pretrained(tmp_path, max_shard_size="5kB")
