@@ -62,6 +62,9 @@ def prepare(
             '`model` must have the dtype policy "float32" for ONNX, in all its layers. '
             f"Received: dtype policy {min(policies)!r}."
         )
+    if "chunked" in (getattr(x, "implementation", None) for x in layers_of(model)):
+        wanted = "'auto', 'explicit' or 'fused' for ONNX, which lacks its loop"
+        arguments.refuse("implementation", "chunked", wanted)
     size = 4 * model.count_params()
     if size > MOST_BYTES:
         raise ValueError(

@@ -85,6 +85,14 @@ def test_a_quantized_model_is_refused(tmp_path):
 
 
 @tensorflow_only
+def test_the_chunked_kernel_is_refused(tmp_path):
+    translator = make_translator(attention={"implementation": "chunked"})
+    with pytest.raises(ValueError, match="Received: implementation='chunked'"):
+        export_translator(translator, tmp_path / "model.onnx", "onnx")
+    assert not list(tmp_path.iterdir())
+
+
+@tensorflow_only
 def test_what_no_file_could_hold_is_refused(tmp_path, monkeypatch):
     translator = make_translator()
     monkeypatch.setattr(type(translator.model), "count_params", lambda self: 6 * 10**8)
