@@ -8,7 +8,8 @@ work, so their minutes say little. Here all rows are in one process, and each ro
 trains a few steps of each in turn, on batches of one length. The time of an epoch is
 that of a step times the number of steps, without making the batches; its ratio to that
 of `averaging`, the unchanged recipe, is taken between measures of one round. Seconds
-are processor time of all threads, which other work on the machine changes little.
+are processor time of all threads, which other work on the machine changes less than
+wall time.
 """
 
 import itertools
