@@ -273,8 +273,8 @@ class Resume(keras.callbacks.Callback):
     def _check_batches(self, saved):
         """Raises an error if an epoch is to be resumed on data of a different length.
 
-        Or by steps of so many batches that one would skip some that are still new.
-        Between two epochs both may change.
+        So it is if a step takes so many batches that some would be skipped that the run
+        has not trained on. Between two epochs both may change.
         """
         together = self.model.steps_per_execution
         if saved["batch"] % together:

@@ -106,8 +106,7 @@ class RunDirectory:
     def _cut(self, sizes):
         """Cuts the files that are appended to down to the sizes they had."""
         for path in self._appended:
-            size = sizes.get(str(path))  # the name in early versions
-            size = sizes.get(self._name(path), size)
+            size = sizes.get(self._name(path), sizes.get(str(path)))
             if size is not None and path.exists() and path.stat().st_size > size:
                 os.truncate(path, size)
 
@@ -122,14 +121,18 @@ class RunDirectory:
         return sizes
 
     def _sizes(self):
-        """Measures the files that are appended to; a missing one has size 0."""
-        return {
-            self._name(path): path.stat().st_size if path.exists() else 0
-            for path in self._appended
-        }
+        """Measures the files that are appended to; a missing one has size 0.
+
+        Each has two names, since either it or the directory may be moved, or both.
+        """
+        sizes = {}
+        for path in self._appended:
+            size = path.stat().st_size if path.exists() else 0
+            sizes |= {str(path): size, self._name(path): size}
+        return sizes
 
     def _name(self, path):
-        """Returns a file's path from the directory: both may be moved together."""
+        """Returns a file's path from the directory."""
         try:
             return os.path.relpath(path, self._path)
         except ValueError:  # They are on two drives of Windows.

@@ -3,6 +3,7 @@
 import concurrent.futures
 import functools
 import json
+import linecache
 import os
 import pathlib
 import platform
@@ -890,7 +891,9 @@ class Rate:
 
 
 def doubling(file):
-    return eval(compile("lambda x: 2 * x", file, "eval"))
+    source = "lambda x: 2 * x"
+    linecache.cache[file] = len(source), None, [source], file  # as a notebook does
+    return eval(compile(source, file, "eval"))
 
 
 def gelu():
