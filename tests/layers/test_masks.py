@@ -73,6 +73,15 @@ def test_masks_whose_shapes_do_not_broadcast_are_named():
         masks.combine_masks(padding, masks.causal_mask(3))
 
 
+def test_a_different_failure_is_not_taken_for_one_of_shapes(monkeypatch):
+    def fail(*given):
+        raise MemoryError
+
+    monkeypatch.setattr(ops, "logical_and", fail)
+    with pytest.raises(MemoryError):
+        masks.combine_masks(np.ones((1, 3), bool), np.ones((3, 3), bool))
+
+
 ADDITIVE = np.array([[0.0, -1e9, 0.0], [0.0, 0.0, -1e9]], "float32")
 X = np.ones((2, 3, 8), "float32")
 

@@ -134,10 +134,21 @@ def combine_masks(*masks: Tensor | None) -> Tensor | None:
         return functools.reduce(ops.logical_and, given) if given else None
     except Exception as error:  # Each backend raises an error of its own.
         shapes = [tuple(mask.shape) for mask in given]
+        if _broadcast(shapes):  # The memory is exhausted, say.
+            raise
         raise ValueError(
             "`masks` must have shapes that broadcast: give a mask (batch, source) an "
             f"axis of queries, by `mask[:, None]`. Received: masks of shapes {shapes}."
         ) from error
+
+
+def _broadcast(shapes):
+    """Returns whether shapes broadcast, as far as their sizes are known."""
+    try:
+        np.broadcast_shapes(*([size or 1 for size in shape] for shape in shapes))
+    except ValueError:
+        return False
+    return True
 
 
 def input_masks(
