@@ -39,4 +39,6 @@ def has_generator(dataset: Any) -> bool:
     goes. Without a generator it draws from torch's own random numbers.
     """
     is_loader = hasattr(dataset, "batch_sampler")
-    return is_loader and getattr(dataset, "generator", None) is not None
+    # The loader hands its generator on to a sampler that draws.
+    sampler = getattr(dataset, "sampler", None) if is_loader else None
+    return getattr(sampler, "generator", None) is not None
