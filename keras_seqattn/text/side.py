@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 
+from keras_seqattn import arguments
 from keras_seqattn.annotations import TokenizerLike
 
 
@@ -49,14 +50,19 @@ class Side(NamedTuple):
             tokens = itertools.chain.from_iterable(rows)
             tokens = np.fromiter(tokens, "int32", lengths.sum() - len(rows))
         except (TypeError, ValueError) as error:
-            _refuse(tokenizer, "a list of ids for each line", f"{rows!r:.80} ({error})")
+            first = rows[:1] if isinstance(rows, list) else rows
+            received = f"{first!r:.80} ({error})"
+            _refuse(tokenizer, "a list of ids for each line", received)
         if len(rows) != len(lines):
             received = f"{len(rows)} lists for {len(lines)} lines"
             _refuse(tokenizer, "a list of ids for each line", received)
         special = (tokens == tokenizer.end_id) | (tokens == tokenizer.pad_id)
         if special.any():
             wanted = "ids without its `end_id` and `pad_id`, which batches add"
-            _refuse(tokenizer, wanted, f"id {tokens[special][0]}")
+            first = np.argmax(special)
+            line = lines[np.searchsorted(np.cumsum(lengths - 1), first, "right")]
+            received = f"id {tokens[first]}, of {arguments.shown(line)}"
+            _refuse(tokenizer, wanted, received)
         ends = np.cumsum(lengths)
         # All are ends at first; the lines' own tokens overwrite the rest.
         ids = np.full(lengths.sum(), tokenizer.end_id, "int32")

@@ -140,8 +140,14 @@ def test_a_tokenizer_of_ones_own_makes_the_same_batches():
     [
         (str.split, r"a list of ids for each line.* \[\['a', 'b'\]\] \(invalid"),
         (lambda line: 7, r"a list of ids for each line.* \[7\] \(object of type"),
-        (lambda line: [1, 7, 2], "ids without its `end_id` and `pad_id`, .*: id 2."),
-        (lambda line: [7, 0, 0], "ids without its `end_id` and `pad_id`, .*: id 0."),
+        (
+            lambda line: [1, 7, 2],
+            "ids without its `end_id` and `pad_id`, .*: id 2, of 'a b'",
+        ),
+        (
+            lambda line: [7, 0, 0],
+            "ids without its `end_id` and `pad_id`, .*: id 0, of 'a b'",
+        ),
     ],
     ids=["words", "no list", "ended", "padded"],
 )
