@@ -135,6 +135,18 @@ def test_what_was_loaded_is_saved_again(options, tie_embeddings, tmp_path):
 
 
 @pytest.mark.backends("torch")
+def test_a_quantizer_without_a_configuration_is_left_out_with_a_warning(tmp_path):
+    class Plain(keras.quantizers.AbsMaxQuantizer):
+        get_config = keras.quantizers.Quantizer.get_config
+
+    model, _ = MODELS["language"](tie_embeddings=False)
+    own = keras.quantizers.Int8QuantizationConfig(activation_quantizer=Plain(axis=-1))
+    model.quantize(config=own)
+    with pytest.warns(UserWarning, match="`get_config`. Received: Plain"):
+        model.save_weights(tmp_path / "model.weights.h5")
+
+
+@pytest.mark.backends("torch")
 def test_the_recurrent_form_of_what_was_loaded_is_loaded(tmp_path):
     """Its blocks are not where the map of the model has them."""
     model, _ = MODELS["language"](memory_length=2)

@@ -66,10 +66,20 @@ class QuantizedAsParent:
         """
         super().save_own_variables(store)
         default = self._default_config(self.quantization_mode)
-        if default is not None and self.built:
+        if default is None or not self.built:
+            return
+        try:
             own = _as_text(self.inputs_quantizer)
-            if own != _as_text(default.activation_quantizer):
-                store[INPUTS] = np.frombuffer(own.encode(), "uint8")
+        except NotImplementedError:
+            kind = type(self.inputs_quantizer).__name__
+            warnings.warn(
+                f"The file does not hold how `{self.path}` quantizes its inputs: give "
+                f"{kind} a `get_config`. Received: {kind}.",
+                stacklevel=2,
+            )
+            return
+        if own != _as_text(default.activation_quantizer):
+            store[INPUTS] = np.frombuffer(own.encode(), "uint8")
 
     def load_own_variables(self, store: Any) -> None:
         """Loads the weights, and how inputs are quantized."""
