@@ -210,7 +210,9 @@ def _without_names(config):
         return config
     # A function counts by its name. Keras adds the code of one without a name, which
     # holds the name of its file: in a notebook that of the process.
-    if config.get("class_name") == "__lambda__":
+    # Of an activation it keeps the code alone, with defaults and closure.
+    is_code = set(config) == {"value"} and isinstance(config["value"], tuple)
+    if config.get("class_name") == "__lambda__" or is_code:
         return "lambda"
     # A learning rate that is a number may have been changed by a callback.
     return {

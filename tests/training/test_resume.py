@@ -1283,9 +1283,12 @@ def test_a_loader_of_torch_has_its_order(tmp_path):
 
     run("cut", 1)
     assert_same(run("cut", 3), run("whole", 3))
-    own = torch.utils.data.DataLoader([], generator=torch.Generator())
-    with pytest.warns(UserWarning, match="`data` should have no `generator`"):
-        Resume(tmp_path / "own", data=own)
+    own, loader = torch.Generator(), torch.utils.data.DataLoader
+    sampler = torch.utils.data.RandomSampler([7], generator=own)
+    for data in loader([7], shuffle=True, generator=own), loader([7], sampler=sampler):
+        with pytest.warns(UserWarning, match="`data` should have no `generator`"):
+            Resume(tmp_path / "own", data=data)
+    Resume(tmp_path / "own", data=loader([7], generator=own))  # It draws nothing.
 
 
 @pytest.mark.backends("tensorflow")
