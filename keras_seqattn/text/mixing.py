@@ -20,7 +20,8 @@ class Corpus(NamedTuple):
         targets: The translations of `sources`; the very same object as `sources` for
             text without translations.
         tag: Text put before each source, with a space between; None for none.
-        names: The names of the user's arguments for both sides, for errors.
+        names: The names of the user's arguments for both sides, for errors; one name
+            twice for text without translations.
 
     Example:
         >>> list(Corpus(["a", "b"], ["x", "y"], "<de>").pairs())
@@ -47,13 +48,10 @@ class Corpus(NamedTuple):
         """Yields the lines of both sides, with None once one side has ended."""
         sources, targets = self.names
         lines = check_lines(self.sources, sources)
-        if sources != targets:
-            lines = (line.rstrip("\r\n") for line in lines)
-        if self.targets is self.sources:
+        if sources == targets:
             return ((line, line) for line in lines)
-        translations = check_lines(self.targets, targets)
-        translations = (line.rstrip("\r\n") for line in translations)
-        return itertools.zip_longest(lines, translations)
+        sides = lines, check_lines(self.targets, targets)
+        return itertools.zip_longest(*map(_without_breaks, sides))
 
     def _refuse(self, number, ended_with_sources, left):
         """Raises the error that one side ends before line `number`, the other later."""
@@ -64,6 +62,10 @@ class Corpus(NamedTuple):
             f"`{targets}` must hold as many lines as `{sources}`, {sizes[0]}. "
             f"Received: {targets} with {sizes[1]}."
         )
+
+
+def _without_breaks(lines):
+    return (line.rstrip("\r\n") for line in lines)
 
 
 def corpora_of(sources: Any, targets: Any) -> list[Corpus]:
