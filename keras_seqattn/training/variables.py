@@ -1,6 +1,8 @@
 """The variables that training changes: those of a model and of its optimizers."""
 
 import collections
+import contextlib
+from collections.abc import Iterator
 
 import keras
 
@@ -14,9 +16,26 @@ def optimizers_of(model: keras.Model) -> list[keras.optimizers.Optimizer]:
     They are that of `compile` and, in a model with a `train_step` of its own, others
     among its attributes.
     """
-    kind = keras.optimizers.Optimizer
-    held = {id(x): x for x in vars(model).values() if isinstance(x, kind)}
+    held = {id(x): x for x in _optimizers_by_attribute(model).values()}
     return list(held.values())
+
+
+@contextlib.contextmanager
+def without_optimizers(model: keras.Model) -> Iterator[None]:
+    """Lets a model's weights be saved and loaded without those of its optimizers."""
+    held = _optimizers_by_attribute(model)
+    for name in held:
+        setattr(model, name, None)
+    try:
+        yield
+    finally:
+        for name, optimizer in held.items():
+            setattr(model, name, optimizer)
+
+
+def _optimizers_by_attribute(model):
+    kind = keras.optimizers.Optimizer
+    return {name: x for name, x in vars(model).items() if isinstance(x, kind)}
 
 
 def build_optimizers(model: keras.Model) -> None:

@@ -8,15 +8,12 @@ folder `trial_<number>` with `record.json`, the state that its training resumes 
 and `best.weights.h5` (the weights of its best epoch).
 """
 
-import contextlib
 import dataclasses
 import json
 import pathlib
 import shutil
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Self
-
-import keras
 
 from keras_seqattn.annotations import Path
 from keras_seqattn.files import LOCK, mapping, reading, replacing
@@ -217,20 +214,6 @@ class TrialRecord:
         if len(self.epochs) < num_epochs:
             return None
         return BEST[direction](epoch["score"] for epoch in self.epochs[:num_epochs])
-
-
-@contextlib.contextmanager
-def without_optimizers(model: Any) -> Iterator[None]:
-    """Lets a model's weights be saved and loaded without those of its optimizers."""
-    kind = keras.optimizers.Optimizer
-    held = {name: x for name, x in vars(model).items() if isinstance(x, kind)}
-    for name in held:
-        setattr(model, name, None)
-    try:
-        yield
-    finally:
-        for name, optimizer in held.items():
-            setattr(model, name, optimizer)
 
 
 def own_values(values: dict[str, Any]) -> dict[str, Any]:

@@ -9,6 +9,7 @@ import keras_tuner
 from keras_seqattn import arguments
 from keras_seqattn.annotations import Path
 from keras_seqattn.decoding.methods import Search, checked_search
+from keras_seqattn.training.variables import without_optimizers
 from keras_seqattn.tuning import records
 from keras_seqattn.tuning.clock import Clock
 from keras_seqattn.tuning.objective import MONITORS
@@ -149,7 +150,7 @@ class Study:
                     "task=None."
                 )
             model = self._task.make_model(self.best_hyperparameters)
-            with records.without_optimizers(model):
+            with without_optimizers(model):
                 model.load_weights(best.best_weights)
             return model
         return best.configuration.make_model(weights=best.best_weights)

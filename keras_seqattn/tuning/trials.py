@@ -15,6 +15,7 @@ from keras_seqattn import training
 from keras_seqattn.backend.datasets import is_made_of_batches
 from keras_seqattn.files import replacing
 from keras_seqattn.training.callback_states import callbacks_with
+from keras_seqattn.training.variables import without_optimizers
 from keras_seqattn.tuning import records
 from keras_seqattn.tuning.progress import Progress
 from keras_seqattn.tuning.records import TrialRecord
@@ -91,7 +92,7 @@ class SaveScoredWeights(keras.callbacks.Callback):
     def _save(self):
         """Writes the weights; those of optimizers are in the trial's state."""
         with (
-            records.without_optimizers(self.model),
+            without_optimizers(self.model),
             replacing(self._record.last_weights) as unfinished,
         ):
             self.model.save_weights(unfinished)

@@ -14,6 +14,7 @@ import pytest
 import tensorflow as tf
 
 import keras_seqattn as ks
+from keras_seqattn.training.variables import without_optimizers
 from keras_seqattn.tuning import processes, records, trials
 from keras_seqattn.tuning.tasks import CustomTask
 from tests.pairs import slow
@@ -595,7 +596,7 @@ def test_an_epoch_keeps_no_weights_of_the_one_before(tmp_path):
         if has_validation:
             callback.on_test_batch_begin(0)
         callback.on_epoch_end(epoch)
-    with records.without_optimizers(model):
+    with without_optimizers(model):
         model.load_weights(record.last_weights)
     assert model.get_weights()[0] == 2.0
 
