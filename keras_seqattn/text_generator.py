@@ -12,12 +12,12 @@ from keras_seqattn.decoding.methods import (
     Search,
     without_scores,
 )
+from keras_seqattn.decoding.protocol import SPECIAL_IDS
 from keras_seqattn.scheduling.generation import decode_lists, source_limit
 from keras_seqattn.scheduling.scoring import score_lists
 from keras_seqattn.scheduling.streaming import stream_tokens
 from keras_seqattn.text_model import (
     DECODING,
-    SPECIAL_IDS,
     TextModel,
     check_tokenizer,
     checked_lines,
@@ -84,7 +84,7 @@ class TextGenerator(TextModel):
     ) -> None:
         protocol = (*DECODING, "most_generated", "vocabulary_size", *SPECIAL_IDS)
         arguments.offers("model", model, protocol, "a language model")
-        check_tokenizer("tokenizer", tokenizer, model, model.vocabulary_size)
+        check_tokenizer("tokenizer", tokenizer, model)
         super().__init__(model, search)
         self.tokenizer = tokenizer
 

@@ -10,10 +10,10 @@ from keras_seqattn.annotations import DecodingModel, Path, TokenizerLike
 from keras_seqattn.backend.compile import note_variables
 from keras_seqattn.decoding.hypotheses import Hypotheses
 from keras_seqattn.decoding.methods import Search, checked_search
+from keras_seqattn.decoding.protocol import check_vocabulary
 
 # What the decoding protocol asks of a model, apart from its special ids.
 DECODING = ("encode", "initial_state", "step", "variables")
-SPECIAL_IDS = ("start_id", "end_id", "pad_id")
 
 
 class TextModel:
@@ -67,31 +67,12 @@ class TextModel:
 
 
 def check_tokenizer(
-    name: str,
-    tokenizer: Any,
-    model: DecodingModel,
-    size: int,
-    ids: Sequence[str] = SPECIAL_IDS,
+    name: str, tokenizer: Any, model: DecodingModel, side: str | None = None
 ) -> None:
-    """Raises an error if a model of a vocabulary of `size` cannot have a tokenizer.
-
-    Of the special tokens named `ids`, those that the tokenizer has must be the model's.
-    """
+    """Raises an error if an object is no tokenizer, or not that of a model."""
     offered = ("tokenize", "detokenize", "vocabulary_size")
     arguments.offers(name, tokenizer, offered, "a tokenizer")
-    if tokenizer.vocabulary_size != size:
-        raise ValueError(
-            f"`{name}` must be the one the model was trained with, of {size} entries. "
-            f"Received: {name}.vocabulary_size={tokenizer.vocabulary_size}."
-        )
-    for attribute in ids:
-        own, wanted = getattr(tokenizer, attribute, None), getattr(model, attribute)
-        if own is not None and own != wanted:
-            raise ValueError(
-                f"`{name}` must have the model's `{attribute}`, {wanted}. "
-                f"Received: {name}.{attribute}={own}. Build and train the model with "
-                "the `start_id`, `end_id` and `pad_id` of its tokenizer."
-            )
+    check_vocabulary(name, tokenizer, model, side)
 
 
 def checked_lines(name: str, given: Any, first: int = 0) -> list[str]:

@@ -23,7 +23,11 @@ from keras_seqattn.annotations import (
 from keras_seqattn.decoding.beam import with_beams, with_hypotheses
 from keras_seqattn.decoding.constrained import with_constraints
 from keras_seqattn.decoding.methods import Search, without_scores
-from keras_seqattn.decoding.protocol import default_max_length, length_limit
+from keras_seqattn.decoding.protocol import (
+    SPECIAL_IDS,
+    default_max_length,
+    length_limit,
+)
 from keras_seqattn.decoding.quality import (
     CorpusMetric,
     Utility,
@@ -43,7 +47,6 @@ from keras_seqattn.sentence_attention import AttentionWeights, attention_weights
 from keras_seqattn.terminology import Terms, continuing_ids
 from keras_seqattn.text_model import (
     DECODING,
-    SPECIAL_IDS,
     TextModel,
     check_tokenizer,
     checked_lines,
@@ -117,18 +120,10 @@ class Translator(TextModel):
         sizes = ("source_vocabulary_size", "target_vocabulary_size")
         protocol = (*DECODING, *SPECIAL_IDS, *sizes)
         arguments.offers("model", model, protocol, "a translation model")
-        check_tokenizer(
-            "source_tokenizer",
-            source_tokenizer,
-            model,
-            model.source_vocabulary_size,
-            ids=("end_id", "pad_id"),  # no start is put before a source
-        )
+        check_tokenizer("source_tokenizer", source_tokenizer, model, "source")
         if target_tokenizer is None:
             target_tokenizer = source_tokenizer
-        check_tokenizer(
-            "target_tokenizer", target_tokenizer, model, model.target_vocabulary_size
-        )
+        check_tokenizer("target_tokenizer", target_tokenizer, model, "target")
         super().__init__(model, search)
         self.source_tokenizer = source_tokenizer
         self.target_tokenizer = target_tokenizer

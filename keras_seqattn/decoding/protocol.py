@@ -17,6 +17,8 @@ from keras import ops, tree
 from keras_seqattn import arguments
 from keras_seqattn.annotations import DecodingModel, Shape, State
 
+SPECIAL_IDS = ("start_id", "end_id", "pad_id")
+
 
 class ByModel:
     """Keeps a value for each model as long as the model lives.
@@ -49,11 +51,38 @@ _CHECKING = threading.Lock()
 def check_parts(model: Any) -> None:
     """Raises an error if a model lacks a part of the protocol that a search needs."""
     methods = ("encode", "initial_state", "step")
-    names = (*methods, "start_id", "end_id", "pad_id", "variables")
+    names = (*methods, *SPECIAL_IDS, "variables")
     wanted = "a model with the decoding protocol"
     arguments.offers("model", model, names, wanted)
     for name in methods:
         arguments.function(f"model.{name}", getattr(model, name))
+
+
+def check_vocabulary(
+    name: str, tokenizer: Any, model: DecodingModel, side: str | None = None
+) -> None:
+    """Raises an error if a tokenizer's ids are not those that a model is trained with.
+
+    The size of the vocabulary and the special ids are compared, those that both have.
+    In a translation model, `side` is "source" or "target".
+    """
+    size = "vocabulary_size" if side is None else f"{side}_vocabulary_size"
+    own = getattr(tokenizer, "vocabulary_size", None)
+    wanted = getattr(model, size, None)
+    if None not in (own, wanted) and own != wanted:
+        raise ValueError(
+            f"`{name}` must be the one the model is trained with, of {wanted} entries. "
+            f"Received: {name}.vocabulary_size={own}."
+        )
+    for attribute in SPECIAL_IDS:
+        own, wanted = getattr(tokenizer, attribute, None), getattr(model, attribute)
+        is_needed = side != "source" or attribute != "start_id"  # none before a source
+        if is_needed and own is not None and own != wanted:
+            raise ValueError(
+                f"`{name}` must have the model's `{attribute}`, {wanted}. "
+                f"Received: {name}.{attribute}={own}. Build and train the model with "
+                "the `start_id`, `end_id` and `pad_id` of its tokenizer."
+            )
 
 
 def abilities(model: DecodingModel) -> frozenset[str]:

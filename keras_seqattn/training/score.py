@@ -7,7 +7,11 @@ import keras
 from keras_seqattn import arguments
 from keras_seqattn.annotations import Lines, TokenizerLike
 from keras_seqattn.decoding.methods import Search, checked_search, without_scores
-from keras_seqattn.decoding.protocol import check_parts, is_language_model
+from keras_seqattn.decoding.protocol import (
+    check_parts,
+    check_vocabulary,
+    is_language_model,
+)
 from keras_seqattn.scheduling.generation import (
     decode_lists,
     forced_prefixes,
@@ -63,9 +67,9 @@ class TranslationScore(keras.callbacks.Callback):
     Raises:
         ValueError: If there are no lines, or not as many references as lines, or if
             `every` or `lines` is not a positive integer; when training begins, if the
-            model does not translate, or a tokenizer's vocabulary differs in size from
-            the model's, or if a callback has `restore_best_weights`, or
-            `save_best_only` by a validation score, beside a `SwapEMAWeights` without
+            model does not translate, or a tokenizer's vocabulary differs in size or
+            special ids from the model's, or if a callback has `restore_best_weights`,
+            or `save_best_only` by a validation score, beside a `SwapEMAWeights` without
             `swap_on_epoch`.
         ImportError: When training begins, if sacreBLEU is not installed.
 
@@ -149,14 +153,8 @@ class TranslationScore(keras.callbacks.Callback):
         if is_language_model(self.model):
             arguments.refuse("model", self.model, "a translation model")
         for side in ("source", "target"):
-            size = getattr(self.model, f"{side}_vocabulary_size", None)
-            tokenizer = getattr(self, f"{side}_tokenizer")
-            own = getattr(tokenizer, "vocabulary_size", None)
-            if None not in (size, own) and size != own:
-                raise ValueError(
-                    f"`{side}_tokenizer` must be the one the model is trained with, of "
-                    f"{size} entries. Received: {side}_tokenizer.vocabulary_size={own}."
-                )
+            name = f"{side}_tokenizer"
+            check_vocabulary(name, getattr(self, name), self.model, side)
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """Finds whether the epoch is to be scored."""

@@ -188,10 +188,12 @@ def test_what_cannot_be_translated_is_refused_before_an_epoch():
     size, wrong = bytes_.vocabulary_size, other.vocabulary_size
     two = translation_model(size, target_vocabulary_size=wrong)
     message = "`{0}_tokenizer` must be .* of {1} entries.*{0}_tokenizer.*={2}"
+    one = translation_model(size, end_id=3, start_id=2)
     for model, tokenizers, expected in (
         (make_model(bytes_), [other], message.format("source", size, wrong)),
         (two, [bytes_], message.format("target", wrong, size)),
         (two, [other, bytes_], message.format("source", size, wrong)),
+        (one, [bytes_], "`source_tokenizer` must have the model's `end_id`, 3"),
         (EncoderModel(9, model_dim=8), [bytes_], "`model` must be .* decoding prot"),
         (LanguageModel(size, model_dim=8), [bytes_], "`model` must be a translation"),
     ):
