@@ -1265,21 +1265,25 @@ def test_a_dataset_that_shuffles_at_an_epochs_end_has_its_order(tmp_path):
         np.testing.assert_allclose(one, other, rtol=1e-6)
 
 
+def fit_line(directory, data, epochs):
+    """Fits a line to data, with `Resume`, and returns its weights."""
+    keras.utils.set_random_seed(0)
+    model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
+    model.compile(keras.optimizers.SGD(0.1), "mse")
+    options = {"epochs": epochs, "shuffle": False, "verbose": 0}
+    model.fit(data, callbacks=[Resume(directory, data=data)], **options)
+    return model.get_weights()
+
+
 @pytest.mark.backends("torch")
 def test_a_loader_of_torch_has_its_order(tmp_path):
     torch = pytest.importorskip("torch")
 
     def run(name, epochs):
-        keras.utils.set_random_seed(0)
-        model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
-        model.compile(keras.optimizers.SGD(0.1), "mse")
         x = torch.arange(7.0)[:, None]
         pairs = torch.utils.data.TensorDataset(x, x)
         data = torch.utils.data.DataLoader(pairs, batch_size=2, shuffle=True)
-        callbacks = [Resume(tmp_path / name, data=data)]
-        options = {"epochs": epochs, "shuffle": False, "verbose": 0}
-        model.fit(data, callbacks=callbacks, **options)
-        return model.get_weights()
+        return fit_line(tmp_path / name, data, epochs)
 
     run("cut", 1)
     assert_same(run("cut", 3), run("whole", 3))
@@ -1298,16 +1302,10 @@ def test_a_dataset_of_tensorflow_has_its_order(known, tmp_path):
     """Keras begins it twice an epoch if its length is known, and shuffles each time."""
 
     def run(name, epochs):
-        keras.utils.set_random_seed(0)
-        model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
-        model.compile(keras.optimizers.SGD(0.1), "mse")
         x = np.arange(8, dtype="float32").reshape(8, 1, 1) / 8
         data = tf.data.Dataset.from_tensor_slices((x, x)).shuffle(8, seed=1)
         data = data if known else data.filter(lambda *pair: True)
-        callbacks = [Resume(tmp_path / name, data=data)]
-        options = {"epochs": epochs, "shuffle": False, "verbose": 0}
-        model.fit(data, callbacks=callbacks, **options)
-        return model.get_weights()
+        return fit_line(tmp_path / name, data, epochs)
 
     run("cut", 2)
     assert_same(run("cut", 4), run("whole", 4))
