@@ -42,6 +42,7 @@ from keras_seqattn.training.callback_states import (
     standing_before,
 )
 from keras_seqattn.training.run_directory import LAST, RunDirectory, describe_run
+from keras_seqattn.training.skipping import SkippedBatches
 from keras_seqattn.training.snapshot import REMEDY, array_of
 from keras_seqattn.training.variables import build_optimizers, changed_variables
 
@@ -234,10 +235,9 @@ class Resume(keras.callbacks.Callback):
         build_optimizers(self.model)
         self._states = CallbackStates(*self._kept_and_others)
         self._check_steps()
-        # Batches of the first epoch that an earlier run trained on; 0 once they are
-        # passed.
-        self._to_skip, self._records = 0, []
-        self._first_epoch = self._skip_step = None
+        # Batches of the first epoch that an earlier run trained on.
+        self._to_skip, self._skipped = 0, None
+        self._records, self._first_epoch = [], None
         # Passes over `data` that began before this run did. The run's first epoch is
         # the pass of this number, in a later process too, so that each epoch keeps its
         # own order.
@@ -357,19 +357,25 @@ class Resume(keras.callbacks.Callback):
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """Seeds the random numbers, and skips the batches already trained on."""
-        self._epoch, self._saved_batch = epoch, self._to_skip
+        to_skip, self._to_skip = self._to_skip, 0
+        self._epoch, self._saved_batch = epoch, to_skip
         if self._first_epoch is None:  # This epoch is `initial_epoch` of `fit`.
             self._first_epoch = epoch
         # `fit` has read it; a later `fit` must not begin there too.
         _begin_at(self.model, None)
         self._restore_history()
         self._start_random_numbers(0)
-        if self._to_skip:
+        if to_skip:
             # Callbacks have begun this epoch a second time, such as one that scales the
             # learning rate.
             self._assign_values()
             self._before_skipped = self._states.copies()
-            self._skip_batches()
+            self._skipped = SkippedBatches(
+                self.model,
+                to_skip,
+                itertools.chain.from_iterable(self._kept_and_others),
+                lambda: self._start_random_numbers(to_skip),
+            )
         self._values = None
 
     def _start_random_numbers(self, batch):
@@ -382,53 +388,13 @@ class Resume(keras.callbacks.Callback):
         seed = int(place.generate_state(1)[0])
         start_randomness(seed)
 
-    def _skip_batches(self):
-        """Makes `fit` skip batches, with a train function that does nothing."""
-        model, batch = self.model, self._to_skip
-        for callback in itertools.chain.from_iterable(self._kept_and_others):
-            if hasattr(callback, "save_freq"):  # as `ModelCheckpoint` has
-                self._silence(callback)
-        model.make_train_function(force=True)  # An earlier `fit` may have left ours.
-        train, left = model.train_function, batch
-        together, history = model.steps_per_execution, model.history
-
-        def skip(*state_and_data):
-            nonlocal left
-            if model.history is not history:  # This `fit` was interrupted.
-                model.train_function = train
-                return train(*state_and_data)
-            *state, data = state_and_data
-            if hasattr(data, "__next__"):  # On torch, data is a batch, not an iterator.
-                for _ in range(together):
-                    next(data)
-            left -= together
-            if left <= 0:
-                model.train_function = train
-                self._start_random_numbers(batch)
-            return ({}, *state) if state else {}  # On JAX the state is returned too.
-
-        model.train_function, self._skip_step, self._train_step = skip, skip, train
-
-    def _silence(self, callback):
-        """Calls a callback that saves weights for no batch that is skipped.
-
-        They are not the weights that the model had after that batch.
-        """
-        on_batch_end = type(callback).on_train_batch_end
-
-        def on_train_batch_end(batch, logs=None):
-            if batch >= self._to_skip:
-                on_batch_end(callback, batch, logs)
-
-        callback.on_train_batch_end = on_train_batch_end
-
     def _on_train_batch_end(
         self, batch: int, logs: dict[str, Any] | None = None
     ) -> None:
         """Saves when `every` batches have passed since the last save."""
         batch += 1
-        if self._to_skip and batch >= self._to_skip:
-            self._to_skip = 0
+        if self._skipped is not None and batch >= self._skipped.number:
+            self._end_skipping()
             self._states.put_back(self._before_skipped)
             self._before_skipped = []
         steps = self.params["steps"]
@@ -442,12 +408,14 @@ class Resume(keras.callbacks.Callback):
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """Saves the state at the end of the epoch."""
-        self._to_skip = 0
-        if self.model.train_function is self._skip_step:
-            # The epoch ended before all batches to skip were skipped.
-            self.model.train_function = self._train_step
+        self._end_skipping()
         self._records.append([epoch, plain_logs(logs or {})])
         self._save(epoch + 1, 0)
+
+    def _end_skipping(self):
+        if self._skipped is not None:
+            self._skipped.end()
+            self._skipped = None
 
     def _save(self, epoch, batch):
         values = [[*map(array_of, each)] for each in changed_variables(self.model)]
