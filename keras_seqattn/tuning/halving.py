@@ -11,11 +11,13 @@ another trial if it has paused.
 Where seconds are limited, the first trial trains far before others begin, if there is
 one worker: how fast it learns shows how the time is best spent. The leader is the best
 run on the highest rung that any has reached, where one that has ended counts on every
-rung. A share of the time is kept for it. Promotions come first and new draws second, as
-long as they stay within the rest, and draws only if all of the rest is enough for
-several. Otherwise the leader trains on, until it gets no better; only if it has ended,
-or runs already, are they taken all the same. Without a limit of seconds others begin at
-once, and the leader goes on when nothing else is left.
+rung, unless a run on a lower rung has a better score already. A share of the time is
+kept for it. Promotions come first and new draws second, as long as they stay within the
+rest, and draws only if all of the rest is enough for several, or if the leader overfits
+(see below) in a space where nothing regularizes. Otherwise the leader trains on, until
+it gets no better; only if it has ended, or runs already, are they taken all the same.
+Without a limit of seconds others begin at once, and the leader goes on when nothing
+else is left.
 
 Hyperparameters that act late (more dropout, smoothing or depth, a lower rate, a longer
 warm-up) look worse on a low rung than they are. Those that act early (less of these, or
@@ -74,8 +76,9 @@ REDUCTION, RUNGS = 3, 4
 RUNG = "tuner/rung"
 # The epochs that measure a trial's speed; the first one compiles.
 TIMED = slice(1, 4)
-# The first trial trains to FIRST_RUNG before others begin. While the leader can go on,
-# none is drawn unless all of the time that is not its share allows FEWEST_DRAWS.
+# The first trial trains to FIRST_RUNG before others begin. While the leader can go on
+# and learns, none is drawn unless all of the time that is not its share allows
+# FEWEST_DRAWS.
 FIRST_RUNG, FEWEST_DRAWS = RUNGS - 2, 6
 
 
@@ -220,7 +223,7 @@ class Standing:
     def is_due(self, record: TrialRecord, rung: int) -> bool:
         """Returns whether a run is to ask what is next: at its rung, or at its end.
 
-        A leader that is to be regularized also asks.
+        A leader that overfits also asks, to be regularized or to wait for others.
         """
         epochs = self.rung_epochs(record)
         if epochs is None:
@@ -230,7 +233,7 @@ class Standing:
             return True
         leader = self.leader
         leads = leader is not None and leader.trial_id == record.trial_id
-        return leads and self._is_to_regularize(record)
+        return leads and (self._is_to_regularize(record) or self._is_stuck(record))
 
     def score(self, record: TrialRecord, rung: int) -> float | None:
         """Returns a run's best score up to a rung, or up to its end if it is over.
@@ -292,7 +295,7 @@ class Standing:
 
     @functools.cached_property
     def leader(self) -> TrialRecord | None:
-        """The best run on the highest rung that any has reached.
+        """The best run on the highest rung that any has reached, or one ahead of it.
 
         Runs that act earlier than the first trial count only once it has ended.
         """
@@ -303,7 +306,8 @@ class Standing:
         for rung in reversed(range(RUNGS)):
             found = self._ranked(able, rung)
             if found:
-                return found[0]
+                below = [r for r in able if r not in found]
+                return records.best_of([found[0], *below], self._plan.direction)
         return records.best_of(able, self._plan.direction)
 
     def _has_ended(self, record):
@@ -321,6 +325,12 @@ class Standing:
         # What was tried has failed, or its own trial would stand for this run.
         tried = [records.trained_values(other.values) for other in self._known]
         return more not in tried
+
+    def _is_stuck(self, record):
+        """Returns whether a run overfits, and nothing regularizes it or ever did."""
+        *_, first = lineage(record, self._known)
+        begun_with = records.trained_values(first.values)
+        return has_overfit(record) and self._regularized(record) == begun_with
 
     def _regularized(self, record):
         """Returns the values with which a run that overfits goes on."""
@@ -404,7 +414,8 @@ class Standing:
     def _is_too_long(self, step):
         """Returns whether the time outside the leader's share is too short for a step.
 
-        For a draw, it must be enough for `FEWEST_DRAWS` in all: one shows little.
+        For a draw, it must be enough for `FEWEST_DRAWS` in all, since one shows little;
+        for this one alone if the leader `_is_stuck`.
         """
         leader, plan = self.leader, self._plan
         if not self._is_timed or step.continued == leader.trial_id:
@@ -419,7 +430,8 @@ class Standing:
             # A draw costs about what the leader took to reach that rung.
             epochs = self.rung_epochs(leader)[step.rung]
             cost = sum(epoch["seconds"] for epoch in leader.epochs[:epochs])
-            return others + cost > time or FEWEST_DRAWS * cost > time
+            fewest = 1 if self._is_stuck(leader) else FEWEST_DRAWS
+            return others + cost > time or fewest * cost > time
         source = self._source(step)
         epochs = self.rung_epochs(source)[step.rung]
         cost = (epochs - len(source.epochs)) * source.epochs[-1]["seconds"]

@@ -115,12 +115,22 @@ def test_what_acts_early_leads_when_the_first_has_come_to_its_end():
     known.append(record(2, [1.5], values=first | {"dropout": 0.3}))
     known.append(record(3, [1.2], values={"dropout": 0.3, "learning_rate": 0.004}))
     assert Standing(plan(), known).leader is known[2]  # late, and ahead nevertheless
-    known.append(record(4, [2.0] * 9, continued_from="0", values=first))
+    known.append(record(4, [0.9] * 9, continued_from="0", values=first))
     assert [*runs.lineage(known[4], known)] == [known[4], known[0]]
     assert runs.has_plateaued(known[4])
-    assert Standing(plan(), known).leader is known[4]  # on a higher rung
-    known.append(record(5, [1.0] * 9, continued_from="1", values=known[1].values))
+    assert Standing(plan(), known).leader is known[4]
+    known.append(record(5, [0.8] * 9, continued_from="1", values=known[1].values))
     assert Standing(plan(), known).leader is known[5]
+
+
+def test_who_is_ahead_on_a_lower_rung_leads():
+    """Its best score can only get better; on one rung, equal epochs are compared."""
+    first, other = (record(n, [3.0] * 8 + [2.0 + n / 9] * 2) for n in (0, 1))
+    later = record(2, [3.0] * 8 + [2.5, 1.9])
+    short = record(3, [2.0], values={halving.RUNG: 0})
+    assert Standing(plan(), [first, other, later, short]).leader is first
+    short.note_epoch(0, {}, 1.8, "min", 1.0)
+    assert Standing(plan(), [first, other, later, short]).leader is short
 
 
 def test_names_tell_what_acts_later():
@@ -171,6 +181,26 @@ def test_time_for_a_few_draws_alone_is_the_leader_s():
     first.epochs[0]["seconds"] = 2.5  # for the same epochs: what compiling costs
     whole = Step(RUNGS, "0")
     assert Standing(plan(seconds=72.0), [first]).next_step() == whole
+
+
+def test_others_are_tried_when_a_leader_overfits_where_nothing_regularizes():
+    """Even if the time is enough for few of them."""
+
+    def overfit(number, **fields):
+        made = record(number, [99.0 - epoch for epoch in range(18)], **fields)
+        made.epochs[0]["seconds"] = 2.5
+        for epoch, entry in enumerate(made.epochs):
+            entry["val_loss"] = 2.0 + epoch
+        return made
+
+    timed, first = plan(seconds=72.0), overfit(0)
+    assert Standing(timed, [first]).is_due(first, RUNGS)
+    assert Standing(timed, [first]).next_step() == Step(0)
+    spent = record(1, [199.0 - epoch for epoch in range(17)])
+    assert Standing(timed, [first, spent]).next_step() == Step(RUNGS, "0")
+    begun = {"continued_from": "0", "inherited_epochs": 1}
+    regularized = overfit(1, values={"dropout": 0.3}, **begun)
+    assert Standing(timed, [first, regularized]).next_step() == Step(RUNGS, "1")
 
 
 def test_a_leader_that_overfits_goes_on_with_more_of_what_regularizes():
