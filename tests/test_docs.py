@@ -77,7 +77,8 @@ def test_python_blocks_run(document, tmp_path, monkeypatch):
         families.marian(tmp_path / "opus-mt-en-de", tags=())
     if "tiny-llama" in (ROOT / document).read_text():
         make_llama(tmp_path / "tiny-llama")
-    monkeypatch.setattr(tuning, "tune_translation", tune_shortly)
+    monkeypatch.setattr(tuning, "tune_translation", tune_translation_shortly)
+    monkeypatch.setattr(tuning, "tune", tune_shortly)
     run(document)
 
 
@@ -94,7 +95,14 @@ def make_llama(folder):
     (folder / "tokenizer.model").write_bytes(spm)
 
 
-def tune_shortly(training, validation, max_seconds, **options):
+def tune_shortly(build, *data, **options):
+    """Stands for a search of some minutes: two trials of one epoch on few samples."""
+    data = [tuple(each[:99] for each in part) for part in data]
+    short = {"max_trials": 2, "epochs": 1, "verbose": False}
+    return _tune(build, *data, **options | short)
+
+
+def tune_translation_shortly(training, validation, max_seconds, **options):
     """Stands for an hour's search: one trial of one epoch on a few short lines."""
     short = {
         "space": tuning.TranslationSpace(
@@ -108,7 +116,7 @@ def tune_shortly(training, validation, max_seconds, **options):
     return _tune_translation(*pairs, max_seconds=max_seconds, **options, **short)
 
 
-_tune_translation = tuning.tune_translation
+_tune, _tune_translation = tuning.tune, tuning.tune_translation
 
 
 @pytest.mark.backends("torch")
