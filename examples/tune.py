@@ -1,14 +1,15 @@
 """Searches the heads and the depth of a translation model, and keeps the best one.
 
-    python examples/tune.py                                     # 10 minutes on 2 cores
+    python examples/tune.py                                     # ten models, one by one
     python examples/tune.py --corpus multi30k --minutes 90      # photo captions
     python examples/tune.py --minutes 60 --workers 4            # 4 processes at once
     python examples/tune.py --train train.tsv --val val.tsv     # your own lines
     python examples/tune.py --train train.en train.de --val val.en val.de
 
 You can stop it at any time, or lose power: the same command resumes the search, and
-with more `--minutes` it searches longer. Given few minutes, it trains only the model of
-`--preset`; it tries others only if there is time to compare them. It needs
+with more `--trials` or `--minutes` it searches longer. With `--minutes`, the model of
+`--preset` gets most of them; given few, it trains only that one. It tries others only
+if there is time to compare them. It needs
 `pip install ".[tensorflow,text,score,corpora,plot,tuning]"`.
 """
 
@@ -55,7 +56,8 @@ def main():
             objective=args.objective,
             algorithm=args.algorithm,
             epochs=args.epochs,
-            max_seconds=60 * args.minutes,
+            max_trials=args.trials,
+            max_seconds=args.minutes and 60 * args.minutes,
             max_parameters=args.max_parameters,
             directory=args.output / "study",
             workers=args.workers,
@@ -90,9 +92,12 @@ def arguments():
     ]
     add("--preset", choices=presets, help="default: the corpus's own")
     add("--vocabulary-size", type=count, help="tokens; default: the preset's, or less")
-    minutes = "most minutes, all runs together; default: 10"
-    add("--minutes", type=amount, default=10.0, help=minutes)
-    epochs = "most epochs of a trial; default: no limit, or 9 without halving"
+    trials = "new models to try; default: 10, or as many as fit into --minutes"
+    add("--trials", type=count, help=trials)
+    add("--minutes", type=amount, help="most minutes, all runs together")
+    epochs = (
+        "most epochs of a trial; default: 9, or no limit with halving and --minutes"
+    )
     add("--epochs", type=count, help=epochs)
     objective = "default: val_loss, without label smoothing"
     add("--objective", choices=OBJECTIVES, default=OBJECTIVES[0], help=objective)

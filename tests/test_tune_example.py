@@ -27,8 +27,8 @@ WRITTEN = {"scores.json", "study", "study.csv", "study.png", "translator.keras"}
 def example(load_example, monkeypatch):
     module = load_example("tune")
 
-    def run(*options):
-        monkeypatch.setattr(sys, "argv", ["tune.py", *map(str, options)])
+    def run(*options, minutes=("--minutes", "10")):
+        monkeypatch.setattr(sys, "argv", ["tune.py", *minutes, *map(str, options)])
         module.main()
 
     module.run = run
@@ -115,6 +115,14 @@ def test_it_tells_saves_and_goes_on(example, simulated, tmp_path, capsys):
     assert [row["score"] for row in again] == [row["score"] for row in rows]
 
 
+def test_without_minutes_it_tries_ten_models(example, simulated, tmp_path):
+    simulated[0] = 99
+    for options, count in (((), 10), (("--trials", 12), 12)):
+        example.run("--output", tmp_path, "--epochs", 3, *options, minutes=())
+        table = ks.tuning.Study(tmp_path / "study").table()
+        assert table["continued_from"].isna().sum() == count
+
+
 def test_enough_trials_say_what_mattered(example, simulated, tmp_path, capsys):
     simulated[0] = 16
     options = ("--output", tmp_path, "--algorithm", "random", "--epochs")
@@ -164,7 +172,7 @@ def test_lines_that_are_all_too_long_are_refused(example, simulated, tmp_path):
 def test_defaults_follow_the_corpus(example, monkeypatch):
     monkeypatch.setattr(sys, "argv", ["tune.py"])
     args = example.arguments()
-    assert (args.preset, args.minutes) == ("default", 10)
+    assert (args.preset, args.minutes, args.trials) == ("default", None, None)
     assert args.output == pathlib.Path("runs/tune-phrases-en-de")
     monkeypatch.setattr(sys, "argv", ["tune.py", "--corpus", "multi30k"])
     args = example.arguments()
