@@ -13,6 +13,7 @@ import zipfile
 
 import keras
 import numpy as np
+import pandas
 import pytest
 
 import keras_seqattn as ks
@@ -131,6 +132,8 @@ def unlimited():
 
 def test_lines_may_be_an_array(translator, echo):
     assert translator(np.array(["ab", "c"])) == ["ab", "c"]
+    column = pandas.Series(["ab", "c"], index=[3, 5])
+    assert translator(column) == ["ab", "c"]
     for lines in ("ab", 3, {"ab": 1}, np.array([["ab"]])):
         with pytest.raises(ValueError, match="`lines` must be a list of strings; pass"):
             translator(lines)

@@ -49,13 +49,12 @@ def sequence(
 ) -> Any:
     """Returns `value` if it is a list or a tuple whose items all pass a check.
 
-    An array of one axis counts as a list. `check` is a function of `name` and an item
+    What `listed` converts counts as a list. `check` is a function of `name` and an item
     that raises a `ValueError` or returns the item as plain Python.
     """
     if value is None and optional:
         return None
-    if isinstance(value, np.ndarray) and value.ndim == 1:
-        value = value.tolist()
+    value = listed(value)
     if not isinstance(value, list | tuple):
         refuse(name, value, wanted, optional)
     try:
@@ -63,6 +62,13 @@ def sequence(
     except ValueError:
         refuse(name, value, wanted, optional)
     return tuple(items) if isinstance(value, tuple) else items
+
+
+def listed(value: Any) -> Any:
+    """Returns an array of one axis, or a table's column, as a list; others as given."""
+    if getattr(value, "ndim", None) == 1 and hasattr(value, "tolist"):
+        return value.tolist()
+    return value
 
 
 def increasing(name: str, value: Any) -> Any:

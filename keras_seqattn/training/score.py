@@ -96,8 +96,11 @@ class TranslationScore(keras.callbacks.Callback):
         bleu: Any = None,
     ) -> None:
         super().__init__()
-        for name, lines_given in (("sources", sources), ("references", references)):
-            arguments.sequence(name, lines_given, "a list of strings", arguments.text)
+        wanted = "a list of strings"
+        sources = arguments.sequence("sources", sources, wanted, arguments.text)
+        references = arguments.sequence(
+            "references", references, wanted, arguments.text
+        )
         tokenizer = ("tokenize", "detokenize")
         arguments.offers("source_tokenizer", source_tokenizer, tokenizer, "a tokenizer")
         arguments.offers(

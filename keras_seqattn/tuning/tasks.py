@@ -55,14 +55,15 @@ def _lines_or_batches(name: str, given: Any) -> Any:
     """Returns a pair of lists of strings, or a dataset as it is."""
     if not isinstance(given, tuple | list):
         return _dataset(name, given, "a dataset, or a pair of lists of strings")
-    if len(given) != 2 or not all(isinstance(side, list | tuple) for side in given):
+    sides = [arguments.listed(side) for side in given]
+    if len(sides) != 2 or not all(isinstance(side, list | tuple) for side in sides):
         raise ValueError(
             f"`{name}` must be a dataset, or a pair of lists of strings, sources and "
             f"targets. Received: {name}={given!r:.80}."
         )
     sources, targets = (
         list(arguments.strings(f"{name}[{number}]", side))
-        for number, side in enumerate(given)
+        for number, side in enumerate(sides)
     )
     if not sources or len(sources) != len(targets):
         raise ValueError(

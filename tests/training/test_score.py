@@ -2,6 +2,7 @@
 
 import keras
 import numpy as np
+import pandas
 import pytest
 import sacrebleu
 
@@ -72,6 +73,9 @@ def test_lines_are_taken_evenly():
     score = TranslationScore(sources, sources[::-1], ByteTokenizer(), lines=4)
     assert score.sources == ["0", "2", "5", "7"]
     assert score.references == ["9", "7", "4", "2"]
+    column = pandas.Series(sources, index=range(5, 15))
+    score = TranslationScore(column, column, ByteTokenizer(), lines=4)
+    assert score.sources == score.references == ["0", "2", "5", "7"]
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 
 import keras
 import keras_tuner
+import pandas
 import pytest
 
 from keras_seqattn import tuning
@@ -940,6 +941,10 @@ def test_wrong_data_is_an_error(tmp_path):
             )
     for lines, message in (
         ((["a"], ["b", "c"]), "`train` must hold as many .* 1 sources, 2 targets"),
+        (
+            (pandas.Series(["a"]), pandas.Series(["b", "c"])),
+            "`train` must hold as many .* 1 sources, 2 targets",
+        ),
         (([], []), "`train` must hold as many .* 0 sources, 0 targets"),
         ((["a"], [3]), r"`train\[1\]` must hold strings only.*: train\[1\]\[0\]=3"),
         (iter([1]), "`train` must be a dataset, or a pair"),
