@@ -94,6 +94,16 @@ def test_a_grid_of_layers_by_heads(rng, shape, titles):
         np.testing.assert_allclose(panel.images[0].get_array(), one, rtol=1e-6)
 
 
+@pytest.mark.parametrize("kind", [np.array, pandas.Series])
+def test_tokens_may_be_an_array(kind):
+    names = []
+    for tokens in ((SOURCE, TARGET), (kind(SOURCE), kind(TARGET))):
+        panel = plotting.attention_map(np.ones((3, 5)) / 5, *tokens).axes[0]
+        labels = [*panel.get_xticklabels(), *panel.get_yticklabels()]
+        names.append([label.get_text() for label in labels])
+    assert len(names[0]) == 8 and names[0] == names[1]
+
+
 def test_weights_of_no_tokens_are_an_error():
     with pytest.raises(ValueError, match=r"Received: weights.shape=\(0, 5\)"):
         plotting.attention_map(np.zeros((0, 5)), SOURCE, [])

@@ -30,8 +30,12 @@ def panels_of(
     else:
         wanted = "a list of strings"
         arguments.tensor("weights", weights)
-        arguments.sequence("source_tokens", source_tokens, wanted, arguments.text)
-        arguments.sequence("target_tokens", target_tokens, wanted, arguments.text)
+        source_tokens = arguments.sequence(
+            "source_tokens", source_tokens, wanted, arguments.text
+        )
+        target_tokens = arguments.sequence(
+            "target_tokens", target_tokens, wanted, arguments.text
+        )
     if keras.ops.is_tensor(weights):
         weights = keras.ops.convert_to_numpy(weights)
     weights = np.asarray(weights, "float32")
