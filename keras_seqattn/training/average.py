@@ -9,7 +9,7 @@ import numpy as np
 from keras_seqattn import arguments
 from keras_seqattn.training.callback_states import callbacks_with
 from keras_seqattn.training.snapshot import array_of
-from keras_seqattn.training.variables import slots_of
+from keras_seqattn.training.variables import build_optimizers, slots_of
 
 FAST = "momentum"  # the name that Keras gives `ScheduleFreeAdamW`'s fast weights
 
@@ -149,11 +149,15 @@ class ScheduleFreeAverage(_AveragedWeights):
     training goes on with `y`. When `fit` ends, `x` is in the model, and a further `fit`
     of the same model begins from it. `Resume` continues with `y`.
 
+    It builds the optimizer if that is not built yet. Built by its first step, `z` would
+    begin at 0 on TensorFlow, in Keras 3.15, and not at the weights.
+
     Raises:
         ValueError: When training begins, if the model's optimizer is not a
             `keras.optimizers.ScheduleFreeAdamW` with `beta_1` above 0 and without
-            `use_ema`, or was built for a different number of weights; or if there is
-            a callback that `CheckpointAverage` refuses.
+            `use_ema`, or was built for a different number of weights; if there is a
+            callback that `CheckpointAverage` refuses; or, on TensorFlow, if the model
+            is not built.
 
     Example:
         >>> import keras
@@ -205,7 +209,7 @@ class ScheduleFreeAverage(_AveragedWeights):
         return ((y - (1 - beta) * z) / beta).astype(y.dtype)
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
-        """Checks the optimizer."""
+        """Checks the optimizer, and builds it."""
         super().on_train_begin(logs)
         kind = keras.optimizers.ScheduleFreeAdamW
         optimizer = inner_optimizer(self.model.optimizer)
@@ -225,6 +229,12 @@ class ScheduleFreeAverage(_AveragedWeights):
         if optimizer.use_ema:
             wanted = "False for `ScheduleFreeAdamW`, which has an average of its own"
             arguments.refuse("use_ema", True, wanted)
+        if not self.model.built:  # On TensorFlow the first step would build it.
+            raise ValueError(
+                "`model` must be built before `fit` to be averaged: call it on a "
+                f"batch. Received: an unbuilt model, {self.model.name!r}."
+            )
+        build_optimizers(self.model)
 
 
 def check_best_weights(

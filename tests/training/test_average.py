@@ -100,6 +100,8 @@ def fitted(optimizer, average, epochs=4):
     layers = [keras.Input((2,)), keras.layers.Dense(3), keras.layers.Dense(1)]
     model, watch = keras.Sequential(layers), Watch()
     model.compile(optimizer, "mse")
+    # Else `ScheduleFreeAdamW` of Keras alone is wrong on TensorFlow.
+    model.optimizer.build(model.trainable_variables)
     history = model.fit(
         X,
         Y,
@@ -193,6 +195,25 @@ def test_the_schedule_free_average_is_that_of_the_optimizer_whose_loss_is_scaled
     assert model.optimizer is not optimizer
     assert loss == pytest.approx(losses[-1], rel=1e-3)
     assert np.abs(model.get_weights()[0] - watch.trained[-1][0]).max() > 1e-4
+
+
+@pytest.mark.backends("tensorflow", "jax", "torch")
+def test_schedule_free_steps_begin_at_the_weights():
+    """Built by its first step on TensorFlow, the optimizer would begin at 0."""
+    dense = keras.layers.Dense(1, use_bias=False, kernel_initializer="ones")
+    model = keras.Sequential([keras.Input((1,)), dense])
+    model.compile(keras.optimizers.ScheduleFreeAdamW(0.1), "mse")
+    x = np.ones((1, 1))
+    model.fit(x, 0 * x, callbacks=[ScheduleFreeAverage()], verbose=0)
+    assert float(model.get_weights()[0][0, 0]) == pytest.approx(0.9, rel=1e-3)
+
+
+@pytest.mark.backends("tensorflow")
+def test_schedule_free_wants_a_model_that_is_built():
+    model = keras.Sequential([keras.layers.Dense(1)])
+    model.compile(keras.optimizers.ScheduleFreeAdamW(0.1), "mse")
+    with pytest.raises(ValueError, match="`model` must be built before `fit`.*call it"):
+        model.fit(X, Y, callbacks=[ScheduleFreeAverage()], verbose=0)
 
 
 def test_schedule_free_wants_its_optimizer():
