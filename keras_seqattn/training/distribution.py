@@ -87,10 +87,11 @@ def distribute(dataset: Dataset, pad_id: int = 0) -> Dataset:
 
     If the number of rows is not divisible by that of the devices, rows of `pad_id` are
     added at the end of the batch. They are padding, and have no weight in this
-    library's losses and metrics. With `rows_multiple` of `translation_batches` the
-    devices get about the same number of tokens, which is faster. On TensorFlow it also
-    keeps both copies of a pair on one device; `consistency` ignores pairs that are
-    split.
+    library's losses and metrics. Where labels are of whole rows, such as classes, an
+    added row would count, so such a batch is an error. With `rows_multiple` of
+    `translation_batches` the devices get about the same number of tokens, which is
+    faster. On TensorFlow it also keeps both copies of a pair on one device;
+    `consistency` ignores pairs that are split.
 
     Args:
         dataset: A `tf.data.Dataset` or `keras.utils.PyDataset` of batches: (nested)
@@ -103,7 +104,9 @@ def distribute(dataset: Dataset, pad_id: int = 0) -> Dataset:
 
     Raises:
         ValueError: If `dataset` is neither of these, or if several processes train
-            together and no distribution is set.
+            together and no distribution is set; for a batch (on `tf.data` with
+            TensorFlow's own error), if its labels are not token ids `(B, T)` and the
+            number of rows is not divisible by that of the devices.
 
     Example:
         >>> from keras_seqattn.text import ByteTokenizer, translation_batches
@@ -146,12 +149,19 @@ class _Part(keras.utils.PyDataset):
 
     def __getitem__(self, index):
         """Returns this part of a batch."""
-        return keras.tree.map_structure(self._cut, self._dataset[index])
+        return self._part(self._dataset[index])
 
     def __iter__(self):
         """Yields this part of each batch of a pass over the whole dataset."""
         for batch in self._dataset:
-            yield keras.tree.map_structure(self._cut, batch)
+            yield self._part(batch)
+
+    def _part(self, batch):
+        for labels in _labels_of_rows(batch):
+            if _bounds(len(labels), *self._parts)[2]:
+                received = f"Received: labels of shape {labels.shape}."
+                raise ValueError(f"{_divisible(self._parts[0])} {received}")
+        return keras.tree.map_structure(self._cut, batch)
 
     def _cut(self, rows):
         before, after, missing = _bounds(len(rows), *self._parts)
@@ -181,9 +191,34 @@ def _part_of_tensors(dataset, pad_id, *parts):
     is_tuple = type(dataset.element_spec) is tuple  # `map` unpacks these only.
 
     def cut_all(*batch):
-        return tf.nest.map_structure(cut, batch if is_tuple else batch[0])
+        batch = batch if is_tuple else batch[0]
+        for labels in _labels_of_rows(batch):
+            missing = _bounds(tf.shape(labels)[0], *parts)[2]
+            tf.debugging.assert_equal(missing, 0, _divisible(parts[0]))
+        return tf.nest.map_structure(cut, batch)
 
     return dataset.map(cut_all).prefetch(tf.data.AUTOTUNE)
+
+
+def _labels_of_rows(batch):
+    """Returns those labels of a batch that are not token ids, such as classes."""
+    labels = keras.tree.flatten(batch[1:2] if isinstance(batch, tuple) else ())
+    dtypes = [keras.backend.standardize_dtype(x.dtype) for x in labels]
+    return [
+        x
+        for x, dtype in zip(labels, dtypes, strict=True)
+        if len(x.shape) < 2 or "int" not in dtype
+    ]
+
+
+def _divisible(replicas):
+    """Says what the batches must be, where labels of added rows would count."""
+    return (
+        f"`dataset` must have batches of a number of rows that is divisible by "
+        f"{replicas}, the number of devices, where labels are not token ids: a row "
+        "that is added would count. Choose such a size of batches, with "
+        "`drop_remainder=True`."
+    )
 
 
 def _bounds(rows: Any, replicas: int, parts: int, part: int) -> tuple[Any, Any, Any]:

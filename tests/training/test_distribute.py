@@ -101,6 +101,39 @@ def test_rows_that_are_added_are_padding(tensorflow, monkeypatch):
     assert np.asarray(batch).tolist() == [[5, 5]] * 3 + [[15, 15]]
 
 
+def of_arrays(arrays, tensorflow, monkeypatch):
+    """Returns a dataset of one batch, and then of two replicas."""
+    monkeypatch.setattr(distribution, "parts_of_batches", lambda: (2, 1, 0))
+    if tensorflow:
+        return tf.data.Dataset.from_tensors(arrays)
+    monkeypatch.setattr(Batches, "__getitem__", lambda self, index: arrays)
+    return Batches()
+
+
+@pytest.mark.parametrize("tensorflow", [True, False])
+@pytest.mark.parametrize("labels", [np.ones(3, "int32"), np.ones((3, 1), "float32")])
+def test_labels_that_added_rows_would_have_are_refused(labels, tensorflow, monkeypatch):
+    """A class of 0, or a number of 0, would count as any other."""
+    ids = np.ones((3, 2), "int32")
+    whole = of_arrays((ids, labels), tensorflow, monkeypatch)
+    kind = tf.errors.InvalidArgumentError if tensorflow else ValueError
+    message = "`dataset` must have .* divisible by 2.*`drop_remainder=True`"
+    with pytest.raises(kind, match=message):
+        next(iter(distribute(whole)))
+    whole = of_arrays((ids[:2], labels[:2]), tensorflow, monkeypatch)
+    _, found = next(iter(distribute(whole)))
+    np.testing.assert_array_equal(np.asarray(found), labels[:2])
+
+
+@pytest.mark.parametrize("tensorflow", [True, False])
+def test_rows_of_token_ids_may_have_weights(tensorflow, monkeypatch):
+    ids, weights = np.ones((3, 2), "int32"), np.ones(3, "float32")
+    whole = of_arrays((ids, ids, weights), tensorflow, monkeypatch)
+    _, labels, found = next(iter(distribute(whole)))
+    assert np.asarray(labels)[3].tolist() == [0, 0]
+    assert np.asarray(found).tolist() == [1, 1, 1, 0]
+
+
 def test_batches_may_have_no_end():
     class Endless(keras.utils.PyDataset):
         num_batches = None
