@@ -486,5 +486,7 @@ class CustomTask(Task):
     ) -> list[keras.callbacks.Callback]:
         """Returns the callback of averaged weights, if the optimizer averages them."""
         # A model with a `train_step` of its own may be compiled without an optimizer.
-        use_ema = getattr(inner_optimizer(model.optimizer), "use_ema", False)
+        inner = inner_optimizer(model.optimizer)
+        parts = getattr(inner, "optimizers", [inner])  # of a `MultiOptimizer`
+        use_ema = any(getattr(part, "use_ema", False) for part in parts)
         return [keras.callbacks.SwapEMAWeights()] if use_ema else []

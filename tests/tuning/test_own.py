@@ -98,6 +98,27 @@ def test_averages_are_scored_where_the_loss_is_scaled():
     assert isinstance(average, keras.callbacks.SwapEMAWeights)
 
 
+def build_several(hp):
+    """Makes the same model, with an average of all weights but those of one layer."""
+    model = build(hp)
+    averaging = keras.optimizers.SGD(0.1, use_ema=True, ema_momentum=0.5)
+    others = {"dense.*": keras.optimizers.SGD(0.1)}
+    chosen = keras.optimizers.OptimizerMap(averaging, others)
+    optimizer = keras.optimizers.MultiOptimizer(chosen)
+    model.compile(optimizer, "sparse_categorical_crossentropy")
+    return model
+
+
+def test_averages_of_one_of_several_optimizers_are_scored(tmp_path):
+    study = tune(tmp_path, build_several, max_trials=1)
+    model = study.best_model()
+    task = CustomTask(build=build, train=TRAIN, validation=VALIDATION, batch_size=8)
+    (average,) = task.callbacks(model, None, "val_loss")
+    assert isinstance(average, keras.callbacks.SwapEMAWeights)
+    scores = model.evaluate(*VALIDATION, verbose=0, return_dict=True)
+    assert scores["loss"] == pytest.approx(study.best_score, abs=1e-5)
+
+
 def test_the_first_trial_has_the_defaults_and_others_differ(tmp_path):
     table = tune(tmp_path, max_trials=5).table().set_index("trial")
     first = table.loc[0]
