@@ -99,6 +99,27 @@ def share_of_mean(mean: Any, weight: Any) -> Any:
     return mean / replicas
 
 
+def shares_of_sums(
+    function: Callable[[list[Any]], list[Any]], values: list[Any]
+) -> list[Any]:
+    """Computes a function of the sums over all replicas; returns this one's shares.
+
+    TensorFlow sums what the replicas return, so a share is one part of as many as there
+    are replicas. On other backends a program computes the whole batch, and the function
+    of `values` is returned.
+    """
+    if keras.backend.backend() != "tensorflow":
+        return function(values)
+    import tensorflow as tf
+
+    replicas = tf.distribute.get_strategy().num_replicas_in_sync
+    context = tf.distribute.get_replica_context()
+    if replicas == 1 or context is None:
+        return function(values)
+    sums = context.all_reduce(tf.distribute.ReduceOp.SUM, values)
+    return [value / replicas for value in function(sums)]
+
+
 def sum_of_rows(
     function: Callable[..., tuple[Any, Any]], rows: tuple[Any, ...], whole: Any
 ) -> tuple[Any, Any]:

@@ -16,6 +16,7 @@ from keras import ops
 from keras_seqattn import arguments
 from keras_seqattn.annotations import Shape, Tensor
 from keras_seqattn.backend.ops import dense
+from keras_seqattn.backend.processes import shares_of_sums
 
 # Coefficients of the odd polynomial of a matrix that brings its singular values near 1.
 # Jordan et al. 2024 chose them so that small singular values grow fast.
@@ -33,7 +34,8 @@ class Averaging(keras.optimizers.Optimizer):
     donated, refuses an array that it is given twice.
 
     Gradients are the same on every backend before they are clipped. On TensorFlow an
-    embedding's gradient is a list of slices by token, which is summed here first.
+    embedding's gradient is a list of slices by token, which is summed here first, and
+    so are the gradients of replicas.
 
     With `ema_warmup` the number of steps averaged over grows with the steps taken.
     """
@@ -70,6 +72,16 @@ class Averaging(keras.optimizers.Optimizer):
         """Updates all weights, by gradients in which each token's terms are summed."""
         grads = [grad if grad is None else dense(grad) for grad in grads]
         super().apply(grads, trainable_variables)
+
+    def _clip_gradients(self, grads):
+        """Clips the gradients of a batch, not those of each replica's part of it.
+
+        Keras's own optimizers clip the latter on TensorFlow, and then add them up. It
+        offers no public method for this.
+        """
+        if not (self.clipnorm or self.global_clipnorm or self.clipvalue):
+            return grads
+        return shares_of_sums(super()._clip_gradients, grads)
 
     def finalize_variable_values(self, var_list: list[keras.Variable]) -> None:
         """Copies the averages into the weights at the end of `fit`."""

@@ -9,6 +9,7 @@ A process of its own: devices are counted when a backend starts.
 """
 
 import contextlib
+import functools
 import json
 import os
 import sys
@@ -72,6 +73,7 @@ def train(scope, rows_multiple, optimizer):
         loss = training.MaskedCrossentropy(normalize_by=tokens)
         made = {"sgd": keras.optimizers.SGD, "adam": training.Adam}
         made["muon"] = training.Muon
+        made["clipped"] = functools.partial(training.Adam, global_clipnorm=0.05)
         metrics = [training.TokenCrossentropy()]
         model.compile(made[optimizer](0.01), loss, metrics=metrics)
         history = model.fit(batches, validation_data=batches, verbose=0)

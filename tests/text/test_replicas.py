@@ -12,7 +12,7 @@ import pytest
 @pytest.mark.backends("tensorflow", "jax")
 @pytest.mark.parametrize(
     ("rows_multiple", "optimizer"),
-    [("2", "sgd"), ("1", "sgd"), ("2", "adam"), ("2", "muon")],
+    [("2", "sgd"), ("1", "sgd"), ("2", "adam"), ("2", "clipped"), ("2", "muon")],
 )
 def test_two_replicas_train_as_one_device(rows_multiple, optimizer):
     """Also where they do not divide the rows of a batch."""
