@@ -1,5 +1,6 @@
 """`tune` and `tune_translation`: the one call that begins and continues a study."""
 
+import os
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -93,7 +94,8 @@ def tune_translation(
             shape of model is measured once, before its first trial trains.
         directory: Folder of the study, new or its own.
         workers: Number of processes on this machine that run trials, under KerasTuner's
-            own chief. Several need lists of strings.
+            own chief. Several need lists of strings. 1 where KerasTuner's variables
+            make this process itself a chief or a worker.
         seed: Integer in [0, 2**31).
         space: A `TranslationSpace`; None: its defaults.
         vocabulary_size: Entries of the vocabulary that both languages share, or, with
@@ -202,6 +204,13 @@ def tune(
 def _study(task, given):
     """Begins or continues the study of a task, and runs it to its end."""
     settings = Settings.of({**given, "task": task})
+    role = os.environ.get("KERASTUNER_TUNER_ID")
+    if settings.workers > 1 and (tuner.is_chief() or tuner.is_worker()):
+        raise ValueError(
+            "`workers` must be 1 where KerasTuner's variables make this process a "
+            "chief or a worker: start each of the others with a name of its own. "
+            f"Received: KERASTUNER_TUNER_ID={role}, with workers={settings.workers}."
+        )
     if tuner.is_worker():  # of a call that holds the folder
         settings.claim()
         tuner.run(settings)

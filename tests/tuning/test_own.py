@@ -15,7 +15,7 @@ import tensorflow as tf
 
 import keras_seqattn as ks
 from keras_seqattn.training.variables import without_optimizers
-from keras_seqattn.tuning import processes, records, trials
+from keras_seqattn.tuning import processes, records, trials, tuner
 from keras_seqattn.tuning.tasks import CustomTask
 from tests.pairs import slow
 
@@ -722,6 +722,19 @@ def test_a_worker_without_a_name_is_an_error(tmp_path, monkeypatch):
     monkeypatch.delenv("KERASTUNER_TUNER_ID", raising=False)
     with pytest.raises(RuntimeError, match="KERASTUNER_TUNER_ID"):
         tune(tmp_path)
+
+
+@pytest.mark.parametrize("role", ["chief", "worker0"])
+def test_a_process_with_a_role_starts_no_workers(role, tmp_path, monkeypatch):
+    """It would be the chief of a study on a port that others do not know."""
+    monkeypatch.setenv("KERASTUNER_ORACLE_IP", "127.0.0.1")
+    monkeypatch.setenv("KERASTUNER_ORACLE_PORT", "8000")
+    monkeypatch.setenv("KERASTUNER_TUNER_ID", role)
+    for module in (processes, tuner):
+        monkeypatch.setattr(module, "run", lambda settings: None)
+    message = rf"`workers` must be 1 .*KERASTUNER_TUNER_ID={role}.* workers=2"
+    with pytest.raises(ValueError, match=message):
+        tune(tmp_path, workers=2)
 
 
 @pytest.mark.slow
