@@ -91,7 +91,7 @@ def distribute(dataset: Dataset, pad_id: int = 0) -> Dataset:
     added row would count, so such a batch is an error. With `rows_multiple` of
     `translation_batches` the devices get about the same number of tokens, which is
     faster. On TensorFlow it also keeps both copies of a pair on one device;
-    `consistency` ignores pairs that are split.
+    `consistency` ignores pairs that are split, and those after one on the same device.
 
     Args:
         dataset: A `tf.data.Dataset` or `keras.utils.PyDataset` of batches: (nested)
