@@ -251,6 +251,29 @@ def test_tied_logits_have_the_factors_beside_a_quantized_table(tmp_path):
         plain.load_weights(tmp_path / "model.weights.h5")
 
 
+@pytest.mark.slow_on("tensorflow", "jax")
+@pytest.mark.filterwarnings("ignore:Layer .* does not have a `quantize`")
+def test_the_factors_within_a_quantized_model_are_trained():
+    """Through its tied logits, by about the step of the model in float32."""
+    steps = []
+    for mode in (None, "int8"):
+        model = made()
+        if mode is not None:
+            model.quantize(mode)
+        ks.training.enable_lora(model, rank=2, targets=["decoder"])
+        randomize(model, np.random.default_rng(1))
+        model.compile(
+            keras.optimizers.SGD(1.0), ks.training.MaskedCrossentropy(), jit_compile=JIT
+        )
+        before = values(model)
+        model.train_on_batch(IDS, IDS)
+        after = values(model)
+        paths = [weight.path for weight in model.trainable_weights]
+        steps.append(np.concatenate([(after[x] - before[x]).ravel() for x in paths]))
+    norm = np.linalg.norm
+    assert norm(steps[1] - steps[0]) < 0.1 * norm(steps[0])
+
+
 @pytest.mark.backends("torch")
 def test_what_is_frozen_stays_so(tmp_path):
     model = made()

@@ -217,9 +217,23 @@ class PositionalEmbedding(
         """Does what `call` does, on the quantized table."""
         self._check_inputs(inputs, reverse)
         output = super().quantized_call(inputs, reverse=reverse)
+        if reverse and training and self.inputs_quantizer is not None:
+            output = self._with_gradient(output, inputs)
         if reverse and self.tie_weights and self.lora_enabled:
             output = output + self._logits_of_factors(inputs)
         return self._finish(output, inputs, start, reverse, training, positions)
+
+    def _with_gradient(self, logits, inputs):
+        """Gives logits of rounded inputs the gradient of those of the inputs.
+
+        Rounding has none. Keras's quantized `Dense` does the same, but not the layer
+        that this one derives from: nothing below the logits was trained.
+        """
+        # A twin, since other threads may be computing with this layer.
+        twin = object.__new__(type(self))
+        twin.__dict__.update(self.__dict__, inputs_quantizer=None)
+        exact = super(PositionalEmbedding, twin).quantized_call(inputs, reverse=True)
+        return exact + ops.stop_gradient(logits - exact)
 
     def _logits_of_factors(self, inputs):
         """Computes what LoRA adds to tied logits, which Keras's quantized layer lacks.
