@@ -245,7 +245,7 @@ def _position_table(embedding, length):
 
 def _table(embedding):
     _check_not_quantized(embedding)
-    table = _array(embedding.embeddings)
+    table = _array(embedding._merged_weight())
     if embedding.zero_id is not None:
         table = table.copy()  # The output may share this table.
         table[embedding.zero_id] = 0.0
@@ -337,7 +337,8 @@ def _fill_output(spec, output, model):
     """Fills the projection to logits, with a bias against tokens never generated."""
     _check_not_quantized(output)
     tied = hasattr(output, "embeddings")
-    weight = _array(output.embeddings) if tied else _array(output.kernel).T
+    weight = _array(output._merged_weight())
+    weight = weight if tied else weight.T
     bias = np.zeros(len(weight), "float32")
     if model.config.logits_bias:
         bias += _array(output.bias_layer.bias if tied else output.bias)
@@ -356,7 +357,8 @@ def _fill_linear(spec, weight, bias=None):
 def _dense(dense):
     """Returns a Keras layer's kernel, and its bias or None."""
     _check_not_quantized(dense)
-    return _array(dense.kernel), None if dense.bias is None else _array(dense.bias)
+    kernel = _array(dense._merged_weight())
+    return kernel, None if dense.bias is None else _array(dense.bias)
 
 
 def _check_not_quantized(layer):

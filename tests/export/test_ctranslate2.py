@@ -394,6 +394,26 @@ def test_only_without_a_least_length_is_a_translation_empty(tmp_path):
     assert len(one.hypotheses[0]) == 1
 
 
+@pytest.mark.parametrize("tie_embeddings", [True, False])
+def test_lora_and_mixed_precision_are_exported_as_float32(tmp_path, tie_embeddings):
+    """The factors merged, without rounding to the dtype that the model computes in."""
+    options = {"tie_embeddings": tie_embeddings}
+    plain = make_translator(**options)
+    ks.training.enable_lora(plain.model, 2, alpha=4.0)
+    rng = np.random.default_rng(2)
+    for weight in plain.model.trainable_weights:
+        weight.assign(rng.normal(0, 0.3, weight.shape))
+    mixed = make_translator(dtype="mixed_bfloat16", **options)
+    ks.training.enable_lora(mixed.model, 2, alpha=4.0)
+    mixed.model.set_weights(plain.model.get_weights())
+    files = [
+        export_translator(translator, tmp_path / name, "ctranslate2") / "model.bin"
+        for name, translator in (("plain", plain), ("mixed", mixed))
+    ]
+    assert files[0].read_bytes() == files[1].read_bytes()
+    assert_same(plain, tmp_path / "same", SOURCES)
+
+
 def test_int8_is_smaller_and_close(tmp_path):
     # Without noise: with it attention is so sharp that it follows every rounding.
     translator = make_translator(scale=0.0, model_dim=64, intermediate_dim=128)

@@ -30,15 +30,31 @@ class KeepsLora:
         name = self.adapted_weight
         return [getattr(self, f"lora_{name}_{which}") for which in "ab"]
 
+    def _without_factors(self):
+        """Returns a twin, since other threads may be computing with this layer."""
+        twin = object.__new__(type(self))
+        twin.__dict__.update(self.__dict__, lora_enabled=False)
+        return twin
+
+    def _merged_weight(self):
+        """Returns the adapted weight with the product of the factors, in float32.
+
+        Keras's own property has it in the dtype that the layer computes in.
+        """
+        plain = getattr(self._without_factors(), self.adapted_weight)
+        weight = ops.cast(plain, "float32")
+        if not self.lora_enabled:
+            return weight
+        scale = self.lora_alpha / self.lora_rank
+        return weight + scale * ops.matmul(*self._factors())
+
     def save_own_variables(self, store: Any) -> None:
         """Saves the weights, and both factors beside them."""
         if not self.lora_enabled:
             super().save_own_variables(store)
             return
-        # Keras would merge the factors. A twin without them is saved, since other
-        # threads may be computing with this layer.
-        twin = object.__new__(type(self))
-        twin.__dict__.update(self.__dict__, lora_enabled=False)
+        # Keras would merge the factors.
+        twin = self._without_factors()
         super(KeepsLora, twin).save_own_variables(store)
         store["lora_a"], store["lora_b"] = (x.value for x in self._factors())
         store["lora_scale"] = ops.convert_to_tensor(
