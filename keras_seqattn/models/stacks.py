@@ -47,6 +47,20 @@ class Configured:
         keep_frozen(self)  # Keras freezes before the model has its layers
 
     @property
+    def dtype_policy(self) -> Any:
+        """The model's own policy, also where it was given the map of many layers.
+
+        Keras's `compile` looks here for whether to scale the loss.
+        """
+        policy = super().dtype_policy
+        is_map = isinstance(policy, keras.dtype_policies.DTypePolicyMap)
+        return policy.default_policy if is_map else policy
+
+    @dtype_policy.setter
+    def dtype_policy(self, value: Any) -> None:
+        keras.Layer.dtype_policy.fset(self, value)
+
+    @property
     def layers(self) -> list[keras.layers.Layer]:
         """The layers of the graph, with the blocks and the norm in place of a stack.
 

@@ -9,6 +9,7 @@ from keras_seqattn.decoding import generate
 from keras_seqattn.layers import PositionalEmbedding
 from keras_seqattn.layers.weights.quantization import quantize_composites
 from keras_seqattn.models import EncoderModel, LanguageModel, TranslationRNN
+from keras_seqattn.training import enable_lora
 from tests.small import translation_model
 
 pytestmark = pytest.mark.filterwarnings("ignore:Layer .* does not have a `quantize`")
@@ -144,6 +145,23 @@ def test_a_quantizer_without_a_configuration_is_left_out_with_a_warning(tmp_path
     model.quantize(config=own)
     with pytest.warns(UserWarning, match="`get_config`. Received: Plain"):
         model.save_weights(tmp_path / "model.weights.h5")
+
+
+@pytest.mark.backends("torch")
+def test_the_loss_of_a_loaded_model_is_scaled_as_before(tmp_path):
+    """Of float16, which LoRA trains beside what is quantized."""
+    model, _ = MODELS["language"](dtype="mixed_float16", memory_length=2)
+    model.quantize("int4")
+    enable_lora(model, rank=2)
+    expected, loaded = outputs(model, IDS), model
+    for name in ("first.keras", "second.keras"):
+        loaded.save(tmp_path / name)
+        loaded = keras.saving.load_model(tmp_path / name)
+        assert modes(loaded) == modes(model)
+        np.testing.assert_array_equal(outputs(loaded, IDS), expected)
+    for each in (model, loaded, loaded.recurrent(batch_size=2)):
+        each.compile("adam", "mse")
+        assert isinstance(each.optimizer, keras.optimizers.LossScaleOptimizer)
 
 
 @pytest.mark.backends("torch")

@@ -132,7 +132,7 @@ def dtype_config(layer: keras.layers.Layer) -> Any:
     given to another is loaded outside of it. Parts of a model are found by their whole
     paths, since two of these may end alike.
     """
-    policy = layer.dtype_policy
+    policy = keras.Layer.dtype_policy.fget(layer)  # the map, where a model has one
     if layer.path is None:  # Not built, so nothing in it is quantized.
         return keras.dtype_policies.serialize(policy)
     outside = layer.path.rpartition("/")[0] + "/"
