@@ -89,13 +89,16 @@ def prepare(
                 input_signature=[signature],
                 opset_version=opset_version,
             )
-        _describe(file, model)
+        _describe(file, model, opset_version)
 
     return write
 
 
-def _describe(file, model):
-    """Names the output and the axes, and puts the special tokens into the metadata."""
+def _describe(file, model, opset_version):
+    """Names the output and the axes, and puts the special tokens into the metadata.
+
+    Refuses a version in which the converter has left operations of TensorFlow.
+    """
     import onnx
 
     made = onnx.load(file)
@@ -109,5 +112,13 @@ def _describe(file, model):
             axis.dim_param = name
     tokens = {name: str(getattr(model, name)) for name in TOKENS}
     onnx.helper.set_model_props(made, tokens)
-    onnx.checker.check_model(made)
+    try:
+        onnx.checker.check_model(made)
+    except onnx.checker.ValidationError as error:
+        if opset_version is None:
+            raise
+        wanted = "None, or a later version, with all operations of the model"
+        raise ValueError(
+            f"`opset_version` must be {wanted}. Received: {opset_version=}."
+        ) from error
     onnx.save(made, file)

@@ -44,6 +44,16 @@ def test_the_file_gives_the_logits_of_the_model(tmp_path, rng):
 
 
 @tensorflow_only
+@pytest.mark.slow
+def test_a_version_without_the_operations_of_the_model_is_refused(tmp_path):
+    pytest.importorskip("tf2onnx")
+    translator = make_translator(decoder_layers=1)
+    with pytest.raises(ValueError, match="`opset_version` must be .*opset_version=9"):
+        export_translator(translator, tmp_path / "m.onnx", "onnx", opset_version=9)
+    assert not list(tmp_path.iterdir())
+
+
+@tensorflow_only
 def test_an_ensemble_of_a_model_that_only_searches_is_refused(tmp_path):
     class Plain(ensembles.Plain):
         source_vocabulary_size = target_vocabulary_size = 260
