@@ -1,6 +1,6 @@
 """Searches the heads and the depth of a translation model, and keeps the best one.
 
-    python examples/tune.py                                     # ten models, one by one
+    python examples/tune.py                                     # 10 minutes on 2 cores
     python examples/tune.py --corpus multi30k --minutes 90      # photo captions
     python examples/tune.py --minutes 60 --workers 4            # 4 processes at once
     python examples/tune.py --train train.tsv --val val.tsv     # your own lines
