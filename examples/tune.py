@@ -35,7 +35,7 @@ HEADS_AND_DEPTH = {
     "num_heads": (1, 2, 4, 8),
     "key_dim": (16, 32, 64),
 }
-OBJECTIVES = ("val_loss", "val_perplexity", "val_bleu", "val_chrf")
+OBJECTIVES = ("val_chrf", "val_bleu", "val_loss", "val_perplexity")
 COLUMNS = ["trial", "status", "score", "epochs", "seconds", "first_step", "parameters"]
 
 
@@ -99,7 +99,7 @@ def arguments():
         "most epochs of a trial; default: 9, or no limit with halving and --minutes"
     )
     add("--epochs", type=count, help=epochs)
-    objective = "default: val_loss, without label smoothing"
+    objective = "default: val_chrf; val_loss is without label smoothing"
     add("--objective", choices=OBJECTIVES, default=OBJECTIVES[0], help=objective)
     algorithms = ("halving", "hyperband", "random", "bayesian")
     add("--algorithm", choices=algorithms, default="halving", help="default: halving")

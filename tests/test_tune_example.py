@@ -28,7 +28,8 @@ def example(load_example, monkeypatch):
     module = load_example("tune")
 
     def run(*options, minutes=("--minutes", "10")):
-        monkeypatch.setattr(sys, "argv", ["tune.py", *minutes, *map(str, options)])
+        given = ("--objective", "val_loss", *minutes, *map(str, options))
+        monkeypatch.setattr(sys, "argv", ["tune.py", *given])
         module.main()
 
     module.run = run
@@ -173,6 +174,7 @@ def test_defaults_follow_the_corpus(example, monkeypatch):
     monkeypatch.setattr(sys, "argv", ["tune.py"])
     args = example.arguments()
     assert (args.preset, args.minutes, args.trials) == ("default", None, None)
+    assert args.objective == "val_chrf"
     assert args.output == pathlib.Path("runs/tune-phrases-en-de")
     monkeypatch.setattr(sys, "argv", ["tune.py", "--corpus", "multi30k"])
     args = example.arguments()
