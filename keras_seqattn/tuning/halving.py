@@ -327,10 +327,14 @@ class Standing:
         return more not in tried
 
     def _is_stuck(self, record):
-        """Returns whether a run overfits, and nothing regularizes it or ever did."""
+        """Returns whether a run overfits, and nothing regularizes it or ever did.
+
+        Only where seconds are limited: else others come first in any case.
+        """
+        if not self._is_timed or not has_overfit(record):
+            return False
         *_, first = lineage(record, self._known)
-        begun_with = records.trained_values(first.values)
-        return has_overfit(record) and self._regularized(record) == begun_with
+        return self._regularized(record) == records.trained_values(first.values)
 
     def _regularized(self, record):
         """Returns the values with which a run that overfits goes on."""

@@ -203,6 +203,12 @@ def test_others_are_tried_when_a_leader_overfits_where_nothing_regularizes():
     assert Standing(timed, [first, regularized]).next_step() == Step(RUNGS, "1")
 
 
+def test_without_a_limit_of_seconds_a_leader_that_overfits_trains_to_its_rung():
+    leader = overfitting()
+    assert runs.has_overfit(leader)
+    assert not Standing(plan(), [leader]).is_due(leader, 3)
+
+
 def test_a_leader_that_overfits_goes_on_with_more_of_what_regularizes():
     def more(values):
         return values | {"dropout": min(0.3, values["dropout"] + 0.1)}
