@@ -202,7 +202,8 @@ def _part_of_tensors(dataset, pad_id, *parts):
 
 def _labels_of_rows(batch):
     """Returns those labels of a batch that are not token ids, such as classes."""
-    labels = keras.tree.flatten(batch[1:2] if isinstance(batch, tuple) else ())
+    is_pair = isinstance(batch, tuple | list)  # Keras takes a list for a tuple.
+    labels = keras.tree.flatten(batch[1:2] if is_pair else ())
     dtypes = [keras.backend.standardize_dtype(x.dtype) for x in labels]
     return [
         x

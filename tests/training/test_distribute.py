@@ -125,6 +125,13 @@ def test_labels_that_added_rows_would_have_are_refused(labels, tensorflow, monke
     np.testing.assert_array_equal(np.asarray(found), labels[:2])
 
 
+def test_labels_in_a_list_are_refused_alike(monkeypatch):
+    """Keras takes a list for a tuple."""
+    arrays = [np.ones((3, 2), "int32"), np.ones(3, "int32")]
+    with pytest.raises(ValueError, match="`dataset` must have .* divisible by 2"):
+        distribute(of_arrays(arrays, False, monkeypatch))[0]
+
+
 @pytest.mark.parametrize("tensorflow", [True, False])
 def test_rows_of_token_ids_may_have_weights(tensorflow, monkeypatch):
     ids, weights = np.ones((3, 2), "int32"), np.ones(3, "float32")
