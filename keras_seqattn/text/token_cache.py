@@ -96,6 +96,7 @@ def _identity(corpus, both):
 def _identity_of_lines(name, lines):
     if isinstance(lines, TextLines):
         return lines.identity()
+    lines = arguments.listed(lines)
     arguments.instance(name, lines, list | tuple, "a list or `TextLines`")
     digest = hashlib.sha256()
     for line in lines:

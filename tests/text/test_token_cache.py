@@ -5,6 +5,7 @@ import json
 import re
 
 import numpy as np
+import pandas
 import pytest
 
 import keras_seqattn as ks
@@ -128,6 +129,14 @@ def test_targets_that_are_the_sources(sources, targets, tokenizers, tmp_path):
         translation_batches(sources, targets, *tokenizers, **options, cache=tmp_path),
         translation_batches(sources, targets, *tokenizers, **options),
     )
+
+
+@pytest.mark.parametrize("kind", [np.array, pandas.Series])
+def test_columns_of_a_table_are_lists(kind, tmp_path):
+    columns = kind(SOURCES), kind(TARGETS), ByteTokenizer()
+    cached = translation_batches(*columns, **OPTIONS, cache=tmp_path)
+    lists = SOURCES, TARGETS, ByteTokenizer()  # whose cache is the same
+    assert_same(cached, translation_batches(*lists, **OPTIONS, cache=tmp_path))
 
 
 def test_ids_beyond_two_bytes(tmp_path):
