@@ -42,9 +42,14 @@ class SkippedBatches:
         if self._model.train_function == self._skip:
             self._model.train_function = self._train
 
+    @property
+    def _is_over(self):
+        # A `fit` that was interrupted has not called `end`; the next has a new history.
+        return self._has_ended or self._model.history is not self._history
+
     def _skip(self, *state_and_data):
         """Takes the place of the model's train function."""
-        if self._model.history is not self._history:  # This `fit` was interrupted.
+        if self._is_over:
             self._model.train_function = self._train
             return self._train(*state_and_data)
         *state, data = state_and_data
@@ -62,7 +67,7 @@ class SkippedBatches:
         on_batch_end = type(callback).on_train_batch_end
 
         def on_train_batch_end(batch, logs=None):
-            if self._has_ended or batch >= self.number:
+            if self._is_over or batch >= self.number:
                 on_batch_end(callback, batch, logs)
 
         callback.on_train_batch_end = on_train_batch_end

@@ -410,16 +410,20 @@ def test_a_rate_that_is_scaled_when_an_epoch_begins_is_scaled_once(tmp_path):
 @pytest.mark.backends("torch")
 def test_a_fit_after_one_that_was_interrupted_skips_nothing(tmp_path):
     """Interrupted while it skipped the batches that it had trained on."""
-    data = batches()
+    data, directory = batches(), tmp_path / "run"
+    path = tmp_path / "saved" / "{batch}.weights.h5"
+    saving = keras.callbacks.ModelCheckpoint(path, save_freq=1, save_weights_only=True)
     with pytest.raises(KeyboardInterrupt):
-        fit(tmp_path, every=2, interrupt=Interrupt(0, 4))
+        fit(directory, every=2, interrupt=Interrupt(0, 4))
     model = make_model()
-    callbacks = [Resume(tmp_path, data, every=2), Interrupt(0, 1)]
+    callbacks = [saving, Resume(directory, data, every=2), Interrupt(0, 1)]
     with pytest.raises(KeyboardInterrupt):
         model.fit(data, shuffle=False, callbacks=callbacks, verbose=0)
+    assert not path.parent.exists()
     before = int(model.optimizer.iterations)
-    model.fit(batches(), shuffle=False, verbose=0)
+    model.fit(batches(), shuffle=False, callbacks=[saving], verbose=0)
     assert int(model.optimizer.iterations) == before + len(data)
+    assert len([*path.parent.iterdir()]) == len(data)
 
 
 @pytest.mark.backends("torch")
