@@ -48,10 +48,12 @@ class Corpus(NamedTuple):
         """Yields the lines of both sides, with None once one side has ended."""
         sources, targets = self.names
         lines = check_lines(self.sources, sources)
-        if sources == targets:
+        if sources != targets:
+            lines = _without_breaks(lines)
+        if self.targets is self.sources:  # It may be an iterator, which is read once.
             return ((line, line) for line in lines)
-        sides = lines, check_lines(self.targets, targets)
-        return itertools.zip_longest(*map(_without_breaks, sides))
+        translations = _without_breaks(check_lines(self.targets, targets))
+        return itertools.zip_longest(lines, translations)
 
     def _refuse(self, number, ended_with_sources, left):
         """Raises the error that one side ends before line `number`, the other later."""

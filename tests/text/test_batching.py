@@ -212,6 +212,13 @@ def test_line_breaks_at_the_ends_do_not_count(tmp_path):
     assert pairs(arrays(make((same, same), shuffle=False))) == [("a", "a"), ("b", "b")]
 
 
+def test_one_iterator_for_both_sides_pairs_each_line_with_itself():
+    lines, _ = corpus(20)
+    once = iter(lines)
+    expected = pairs(arrays(make((lines, lines), shuffle=False)))
+    assert pairs(arrays(make((once, once), shuffle=False))) == expected
+
+
 def test_two_iterators_at_once():
     dataset = make(corpus())
     one, two = iter(dataset), iter(dataset)
