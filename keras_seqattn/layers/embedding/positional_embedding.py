@@ -229,9 +229,7 @@ class PositionalEmbedding(
         Rounding has none. Keras's quantized `Dense` does the same, but not the layer
         that this one derives from: nothing below the logits was trained.
         """
-        # A twin, since other threads may be computing with this layer.
-        twin = object.__new__(type(self))
-        twin.__dict__.update(self.__dict__, inputs_quantizer=None)
+        twin = self._twin(inputs_quantizer=None)
         exact = super(PositionalEmbedding, twin).quantized_call(inputs, reverse=True)
         return exact + ops.stop_gradient(logits - exact)
 

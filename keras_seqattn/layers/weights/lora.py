@@ -30,10 +30,13 @@ class KeepsLora:
         name = self.adapted_weight
         return [getattr(self, f"lora_{name}_{which}") for which in "ab"]
 
-    def _without_factors(self):
-        """Returns a twin, since other threads may be computing with this layer."""
+    def _twin(self, **changed):
+        """Returns a layer of the same weights that differs in some attributes.
+
+        This one keeps its own, since other threads may be computing with it.
+        """
         twin = object.__new__(type(self))
-        twin.__dict__.update(self.__dict__, lora_enabled=False)
+        twin.__dict__.update(self.__dict__, **changed)
         return twin
 
     def _merged_weight(self):
@@ -41,7 +44,7 @@ class KeepsLora:
 
         Keras's own property has it in the dtype that the layer computes in.
         """
-        plain = getattr(self._without_factors(), self.adapted_weight)
+        plain = getattr(self._twin(lora_enabled=False), self.adapted_weight)
         weight = ops.cast(plain, "float32")
         if not self.lora_enabled:
             return weight
@@ -54,7 +57,7 @@ class KeepsLora:
             super().save_own_variables(store)
             return
         # Keras would merge the factors.
-        twin = self._without_factors()
+        twin = self._twin(lora_enabled=False)
         super(KeepsLora, twin).save_own_variables(store)
         store["lora_a"], store["lora_b"] = (x.value for x in self._factors())
         store["lora_scale"] = ops.convert_to_tensor(
