@@ -9,7 +9,7 @@ import numpy as np
 from keras_seqattn import arguments
 from keras_seqattn.training.callback_states import callbacks_with
 from keras_seqattn.training.snapshot import array_of
-from keras_seqattn.training.variables import build_optimizers, slots_of
+from keras_seqattn.training.variables import build_optimizers, check_built, slots_of
 
 FAST = "momentum"  # the name that Keras gives `ScheduleFreeAdamW`'s fast weights
 
@@ -229,11 +229,7 @@ class ScheduleFreeAverage(_AveragedWeights):
         if optimizer.use_ema:
             wanted = "False for `ScheduleFreeAdamW`, which has an average of its own"
             arguments.refuse("use_ema", True, wanted)
-        if not self.model.built:  # On TensorFlow the first step would build it.
-            raise ValueError(
-                "`model` must be built before `fit` to be averaged: call it on a "
-                f"batch. Received: an unbuilt model, {self.model.name!r}."
-            )
+        check_built(self.model, "averaged")
         build_optimizers(self.model)
 
 

@@ -16,6 +16,7 @@ from keras_seqattn.training.variables import (
     begin_averages,
     build_optimizers,
     changed_variables,
+    check_built,
 )
 
 # Number of batches of an epoch after which their mean loss is reliable.
@@ -86,11 +87,7 @@ class TerminateOnDivergence(keras.callbacks.Callback):
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """Copies the weights and the optimizer's state, which are still good."""
-        if not self.model.built:  # On TensorFlow the first step would build it.
-            raise ValueError(
-                "`model` must be built before `fit` to be watched: call it on a batch. "
-                f"Received: an unbuilt model, {self.model.name!r}."
-            )
+        check_built(self.model, "watched")
         build_optimizers(self.model)
         self._skipped.batches = self._skipped.seen = 0
         # Else `Resume` restored those of this epoch's beginning.

@@ -44,7 +44,11 @@ from keras_seqattn.training.callback_states import (
 from keras_seqattn.training.run_directory import LAST, RunDirectory, describe_run
 from keras_seqattn.training.skipping import SkippedBatches
 from keras_seqattn.training.snapshot import REMEDY, array_of
-from keras_seqattn.training.variables import build_optimizers, changed_variables
+from keras_seqattn.training.variables import (
+    build_optimizers,
+    changed_variables,
+    check_built,
+)
 
 
 class Resume(keras.callbacks.Callback):
@@ -217,11 +221,7 @@ class Resume(keras.callbacks.Callback):
         kept += [x for x in others if x in loggers]
         self._kept_and_others = [kept, [x for x in others if x not in loggers]]
         files = [*(x.filename for x in loggers), *self.files]
-        if not self.model.built:
-            raise ValueError(
-                "`model` must be built before `fit` to be resumed: call it on a batch. "
-                f"Received: an unbuilt model, {self.model.name!r}."
-            )
+        check_built(self.model, "resumed")
         run = describe_run(self.model)
         self._saves = RunDirectory(self.directory, run, files)
         self._seed, self._saved = from_first(self._begin)

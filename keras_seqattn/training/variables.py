@@ -38,6 +38,18 @@ def _optimizers_by_attribute(model):
     return {name: x for name, x in vars(model).items() if isinstance(x, kind)}
 
 
+def check_built(model: keras.Model, use: str) -> None:
+    """Raises an error if a model is not built before `fit`, as it must be for a use.
+
+    On TensorFlow the first step would build it.
+    """
+    if not model.built:
+        raise ValueError(
+            f"`model` must be built before `fit` to be {use}: call it on a batch. "
+            f"Received: an unbuilt model, {model.name!r}."
+        )
+
+
 def build_optimizers(model: keras.Model) -> None:
     """Makes the optimizers' variables now, where their first step would make them.
 
