@@ -9,7 +9,12 @@ import numpy as np
 from keras_seqattn import arguments
 from keras_seqattn.training.callback_states import callbacks_with
 from keras_seqattn.training.snapshot import array_of
-from keras_seqattn.training.variables import build_optimizers, check_built, slots_of
+from keras_seqattn.training.variables import (
+    build_optimizers,
+    check_built,
+    inner_optimizer,
+    slots_of,
+)
 
 FAST = "momentum"  # the name that Keras gives `ScheduleFreeAdamW`'s fast weights
 
@@ -262,11 +267,6 @@ def check_best_weights(
                 "validated and when `fit` ends. "
                 f"Received: {type(other).__name__}({option}=True).{remedy}"
             )
-
-
-def inner_optimizer(optimizer: Any) -> Any:
-    """Returns an optimizer without a `LossScaleOptimizer` around it."""
-    return getattr(optimizer, "inner_optimizer", optimizer)
 
 
 def _mean(values):

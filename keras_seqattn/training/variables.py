@@ -3,6 +3,7 @@
 import collections
 import contextlib
 from collections.abc import Iterator
+from typing import Any
 
 import keras
 
@@ -18,6 +19,17 @@ def optimizers_of(model: keras.Model) -> list[keras.optimizers.Optimizer]:
     """
     held = {id(x): x for x in _optimizers_by_attribute(model).values()}
     return list(held.values())
+
+
+def inner_optimizer(optimizer: Any) -> Any:
+    """Returns an optimizer without a `LossScaleOptimizer` around it."""
+    return getattr(optimizer, "inner_optimizer", optimizer)
+
+
+def parts_of(optimizer: Any) -> list[Any]:
+    """Lists the parts of a `MultiOptimizer`; a different optimizer is its only part."""
+    inner = inner_optimizer(optimizer)
+    return getattr(inner, "optimizers", [inner])
 
 
 @contextlib.contextmanager
@@ -83,8 +95,7 @@ def begin_averages(model: keras.Model) -> None:
     """
     trained = model.trainable_variables
     for optimizer in optimizers_of(model):
-        inner = getattr(optimizer, "inner_optimizer", optimizer)  # of a scaled loss
-        for each in getattr(inner, "optimizers", [inner]):
+        for each in parts_of(optimizer):
             if each.use_ema and each.built and not whole_array(each.iterations):
                 for weight, average in slots_of(each, trained, "average"):
                     average.assign(array_of(weight))

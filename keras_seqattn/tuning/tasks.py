@@ -21,7 +21,7 @@ from keras_seqattn import arguments
 from keras_seqattn.backend.parts import layers_of
 from keras_seqattn.models.config import Config, option, optional_size
 from keras_seqattn.recipes import RECIPES, Configuration, Recipe
-from keras_seqattn.training.average import inner_optimizer
+from keras_seqattn.training.variables import parts_of
 from keras_seqattn.tuning.corpus import Corpus
 from keras_seqattn.tuning.hypermodels import TranslationHyperModel
 from keras_seqattn.tuning.objective import DECODED, MONITORS, OF_TOKENS, score_of
@@ -486,7 +486,6 @@ class CustomTask(Task):
     ) -> list[keras.callbacks.Callback]:
         """Returns the callback of averaged weights, if the optimizer averages them."""
         # A model with a `train_step` of its own may be compiled without an optimizer.
-        inner = inner_optimizer(model.optimizer)
-        parts = getattr(inner, "optimizers", [inner])  # of a `MultiOptimizer`
+        parts = parts_of(model.optimizer)
         use_ema = any(getattr(part, "use_ema", False) for part in parts)
         return [keras.callbacks.SwapEMAWeights()] if use_ema else []
