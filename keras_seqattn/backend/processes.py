@@ -105,17 +105,17 @@ def shares_of_sums(
     """Computes a function of the sums over all replicas; returns this one's shares.
 
     TensorFlow sums what the replicas return, so a share is one part of as many as there
-    are replicas. On other backends a program computes the whole batch, and the function
-    of `values` is returned.
+    are replicas. Where one program computes the whole batch, as on other backends,
+    `values` are returned as they are.
     """
     if keras.backend.backend() != "tensorflow":
-        return function(values)
+        return values
     import tensorflow as tf
 
     replicas = tf.distribute.get_strategy().num_replicas_in_sync
     context = tf.distribute.get_replica_context()
     if replicas == 1 or context is None:
-        return function(values)
+        return values
     sums = context.all_reduce(tf.distribute.ReduceOp.SUM, values)
     return [value / replicas for value in function(sums)]
 

@@ -71,17 +71,24 @@ class Averaging(keras.optimizers.Optimizer):
     ) -> None:
         """Updates all weights, by gradients in which each token's terms are summed."""
         grads = [grad if grad is None else dense(grad) for grad in grads]
+        if self.clipnorm or self.global_clipnorm or self.clipvalue:
+            # Else Keras would clip those of each replica's rows, and add them up. The
+            # shares are within the limit, so it leaves them as they are.
+            known = [grad for grad in grads if grad is not None]
+            shares = iter(shares_of_sums(self._within_limit, known))
+            grads = [grad if grad is None else next(shares) for grad in grads]
         super().apply(grads, trainable_variables)
 
-    def _clip_gradients(self, grads):
-        """Clips the gradients of a batch, not those of each replica's part of it.
-
-        Keras's own optimizers clip the latter on TensorFlow, and then add them up. It
-        offers no public method for this.
-        """
-        if not (self.clipnorm or self.global_clipnorm or self.clipvalue):
-            return grads
-        return shares_of_sums(super()._clip_gradients, grads)
+    def _within_limit(self, grads):
+        """Clips gradients as Keras does."""
+        if self.clipvalue:
+            return [ops.clip(x, -self.clipvalue, self.clipvalue) for x in grads]
+        squares = [ops.sum(ops.square(x)) for x in grads]
+        if self.global_clipnorm:
+            squares = [sum(squares)] * len(grads)
+        limit = self.clipnorm or self.global_clipnorm
+        norms = [ops.maximum(ops.sqrt(square), limit) for square in squares]
+        return [x * (limit / norm) for x, norm in zip(grads, norms, strict=True)]
 
     def finalize_variable_values(self, var_list: list[keras.Variable]) -> None:
         """Copies the averages into the weights at the end of `fit`."""
