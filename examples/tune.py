@@ -92,7 +92,9 @@ def arguments():
     ]
     add("--preset", choices=presets, help="default: the corpus's own")
     add("--vocabulary-size", type=count, help="tokens; default: the preset's, or less")
-    trials = "new models to try; default: 10, or as many as fit into --minutes"
+    trials = (
+        "new models; default: 10 (hyperband: an iteration), or what --minutes allow"
+    )
     add("--trials", type=count, help=trials)
     add("--minutes", type=amount, help="most minutes, all runs together")
     epochs = (

@@ -327,14 +327,14 @@ class Standing:
         return more not in tried
 
     def _is_stuck(self, record):
-        """Returns whether a run overfits, and nothing regularizes it or ever did.
+        """Returns whether a run overfits in its first trial, and nothing regularizes.
 
-        Only where seconds are limited: else others come first in any case.
+        In a later one it has waited for others, or was regularized. Where seconds are
+        not limited, others come first in any case.
         """
-        if not self._is_timed or not has_overfit(record):
+        if not self._is_timed or record.inherited_epochs or not has_overfit(record):
             return False
-        *_, first = lineage(record, self._known)
-        return self._regularized(record) == records.trained_values(first.values)
+        return self._regularized(record) == records.trained_values(record.values)
 
     def _regularized(self, record):
         """Returns the values with which a run that overfits goes on."""

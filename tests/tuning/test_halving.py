@@ -201,6 +201,9 @@ def test_others_are_tried_when_a_leader_overfits_where_nothing_regularizes():
     begun = {"continued_from": "0", "inherited_epochs": 1}
     regularized = overfit(1, values={"dropout": 0.3}, **begun)
     assert Standing(timed, [first, regularized]).next_step() == Step(RUNGS, "1")
+    # One that has waited is not asked again: no others may be left.
+    waited = overfit(1, **begun)
+    assert not Standing(timed, [first, waited]).is_due(waited, RUNGS)
 
 
 def test_without_a_limit_of_seconds_a_leader_that_overfits_trains_to_its_rung():
