@@ -105,8 +105,8 @@ def distribute(dataset: Dataset, pad_id: int = 0) -> Dataset:
     Raises:
         ValueError: If `dataset` is neither of these, or if several processes train
             together and no distribution is set; for a batch (on `tf.data` with
-            TensorFlow's own error), if its labels are not token ids `(B, T)` and the
-            number of rows is not divisible by that of the devices.
+            TensorFlow's own error), if its labels are not token ids `(B, T)`, T > 1,
+            and the number of rows is not divisible by that of the devices.
 
     Example:
         >>> from keras_seqattn.text import ByteTokenizer, translation_batches
@@ -208,7 +208,7 @@ def _labels_of_rows(batch):
     return [
         x
         for x, dtype in zip(labels, dtypes, strict=True)
-        if len(x.shape) < 2 or "int" not in dtype
+        if len(x.shape) < 2 or x.shape[1] == 1 or "int" not in dtype
     ]
 
 

@@ -111,7 +111,10 @@ def of_arrays(arrays, tensorflow, monkeypatch):
 
 
 @pytest.mark.parametrize("tensorflow", [True, False])
-@pytest.mark.parametrize("labels", [np.ones(3, "int32"), np.ones((3, 1), "float32")])
+@pytest.mark.parametrize(
+    "labels",
+    [np.ones(3, "int32"), np.ones((3, 1), "int32"), np.ones((3, 2), "float32")],
+)
 def test_labels_that_added_rows_would_have_are_refused(labels, tensorflow, monkeypatch):
     """A class of 0, or a number of 0, would count as any other."""
     ids = np.ones((3, 2), "int32")
