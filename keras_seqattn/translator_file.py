@@ -10,6 +10,8 @@ from keras_seqattn import arguments
 from keras_seqattn.annotations import Path
 from keras_seqattn.files import reading, replacing
 
+# What the error for a file that cannot be read asks for.
+_REMEDY = "save or copy it again, and register your own classes before"
 # Held while models are without their optimizers: a second thread would find none.
 _SAVING = threading.RLock()
 
@@ -55,7 +57,7 @@ def read(cls: type, path: Path, kind: type) -> Any:
     import keras_seqattn.text  # noqa: F401, registers the tokenizers
 
     written = f"that `{cls.__name__}.save` wrote"
-    with reading(path, written, "save or copy it again"):
+    with reading(path, written, _REMEDY):
         # Keras would also download a model from an address, or read a folder, and says
         # of a file that is no archive that it does not exist.
         with zipfile.ZipFile(path):
@@ -67,7 +69,7 @@ def read(cls: type, path: Path, kind: type) -> Any:
             f"`keras.saving.load_model`, and pass what it holds to `{cls.__name__}`. "
             f"Received: path={str(path)!r}, which holds a {type(file).__name__}."
         )
-    with reading(path, written, "save or copy it again"):
+    with reading(path, written, _REMEDY):
         return cls(**{name: getattr(file, name) for name in kind.parts})
 
 

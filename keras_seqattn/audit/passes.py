@@ -265,7 +265,8 @@ def _named_arrays(model, inputs):
     for name, array in zip(names, arrays, strict=True):
         if array.ndim < 2 or 0 in array.shape:
             raise ValueError(
-                "`inputs` must hold arrays (batch, length, ...), none of them empty. "
+                "`inputs` must hold arrays (batch, length, ...), none of them empty, "
+                "where a list holds one for each input. "
                 f"Received: {name!r} of shape {array.shape}."
             )
     return dict(zip(names, arrays, strict=True))
