@@ -201,7 +201,7 @@ def _part_of_tensors(dataset, pad_id, *parts):
 
 
 def _labels_of_rows(batch):
-    """Returns those labels of a batch that are not token ids, such as classes."""
+    """Returns those labels of a batch that are not token ids, such as a class a row."""
     is_pair = isinstance(batch, tuple | list)  # Keras takes a list for a tuple.
     labels = keras.tree.flatten(batch[1:2] if is_pair else ())
     dtypes = [keras.backend.standardize_dtype(x.dtype) for x in labels]
@@ -213,9 +213,9 @@ def _labels_of_rows(batch):
 
 
 def _divisible(replicas):
-    """Says what the batches must be, where labels of added rows would count."""
+    """Returns the error for a batch in which the labels of added rows would count."""
     return (
-        f"`dataset` must have batches of a number of rows that is divisible by "
+        "`dataset` must have batches of a number of rows that is divisible by "
         f"{replicas}, the number of devices, where labels are not token ids: a row "
         "that is added would count. Choose such a size of batches, with "
         "`drop_remainder=True`."

@@ -224,7 +224,7 @@ class PositionalEmbedding(
         return self._finish(output, inputs, start, reverse, training, positions)
 
     def _with_gradient(self, logits, inputs):
-        """Gives logits of rounded inputs the gradient of those of the inputs.
+        """Returns logits of rounded inputs, with the gradient of those of the inputs.
 
         Rounding has none. Keras's quantized `Dense` does the same, but not the layer
         that this one derives from: nothing below the logits was trained.
