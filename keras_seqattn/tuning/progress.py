@@ -73,9 +73,7 @@ class Progress:
         max_trials = settings.trials
         limits = [clock.left()] if clock.limit is not None else []
         ended = [record for record in known if record.finished_at is not None]
-        # In a finish the best trials train on, however many there are.
-        finishes = settings.finish and clock.limit == settings.max_seconds
-        if max_trials and ended and settings.plan is None and not finishes:
+        if max_trials and ended and settings.plan is None:
             # As long a trial as those that ended. The one that runs has had its share.
             mean = max(record.finished_at for record in ended) / len(ended)
             # Those that have not begun take that long, however long the others run.

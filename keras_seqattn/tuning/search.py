@@ -84,10 +84,8 @@ def tune_translation(
         max_seconds: Wall-clock seconds for the study, those before a resumption
             included. The trial that runs when they are over counts by the epochs it
             has, and goes on if the same study is given more.
-        finish: Share of `max_seconds`, in [0, 1), in which the best trial trains on
-            while it gets better. None: 0.75 with "halving", where it is part of the
-            search; 0 with the others, where it follows the search and goes past
-            `epochs`.
+        finish: Share of `max_seconds`, in [0, 1), that "halving" keeps for the best
+            trial, which trains on while it gets better. None: 0.75.
         max_parameters: Most weights of a model. With an `attention` among its options,
             one with more is built to be counted, and counts in `max_trials`.
         max_latency: Most seconds to translate one sentence of 16 tokens greedily. Each
@@ -180,7 +178,7 @@ def tune(
         epochs: Most epochs of a trial.
         max_trials: Maximum number of trials, with "halving" of new ones.
         max_seconds: Seconds for the study.
-        finish: Share of them in which the best trial trains on.
+        finish: Share of them for the best trial.
         max_parameters: Most weights of a model; one with more is built, but not
             trained, and counts in `max_trials`.
         directory: Folder of the study.
@@ -222,11 +220,6 @@ def _study(task, given):
             processes.run(settings)
         else:
             tuner.run(settings)
-        # The search has stopped at its share of the seconds; the rest is for the best.
-        if settings.finish and settings.plan is None:
-            settings.clock.limit = settings.max_seconds
-            with settings.clock.running():
-                tuner.Tuner(settings).finish()
     finally:
         release_lock(settings.directory / LOCK)
     return Study(settings.directory, task)

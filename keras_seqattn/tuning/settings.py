@@ -65,11 +65,14 @@ class Settings(Config):
         super().__post_init__()
         halves = self.algorithm == "halving"
         self._default("prune", self.algorithm in ("random", "bayesian"))
-        self._default("finish", LEADERS_SHARE if halves and self.max_seconds else 0.0)
-        if self.finish and self.max_seconds is None:
+        keeps = halves and self.max_seconds is not None
+        self._default("finish", LEADERS_SHARE if keeps else 0.0)
+        if self.finish and not keeps:
             raise ValueError(
-                "`finish` must be 0.0 where `max_seconds` is None: it is a share of "
-                f"them. Received: finish={self.finish!r}."
+                '`finish` must be 0.0 except for "halving" with `max_seconds`: it is '
+                "the share of them that is kept for the best trial. Received: "
+                f"finish={self.finish!r}, algorithm={self.algorithm!r}, "
+                f"max_seconds={self.max_seconds!r}."
             )
         self.task.check(self.objective.name, self.workers)
 
@@ -99,11 +102,8 @@ class Settings(Config):
 
     @functools.cached_property
     def clock(self) -> Clock:
-        """The study's `Clock`, which ends the search where a separate finish begins."""
-        limit = self.max_seconds
-        if self.plan is None and limit:
-            limit *= 1 - self.finish
-        return Clock(self.directory, limit)
+        """The study's `Clock`."""
+        return Clock(self.directory, self.max_seconds)
 
     @functools.cached_property
     def plan(self) -> Plan | None:

@@ -28,7 +28,7 @@ from keras_seqattn.tuning import (
 from keras_seqattn.tuning.clock import repeating
 from keras_seqattn.tuning.latency import decode_latency
 from keras_seqattn.tuning.progress import Progress
-from keras_seqattn.tuning.settings import MOST_EPOCHS, Settings
+from keras_seqattn.tuning.settings import Settings
 
 IDLE_SECONDS = 0.5  # between two requests of a worker that has nothing to do
 FAILURES_IN_A_ROW = 3  # after which the fault is probably not in one trial
@@ -229,62 +229,6 @@ class Tuner(keras_tuner.Tuner):
             return False
         others = records.load_records(settings.directory)
         return trials.is_below_median(record, others, settings.objective.direction)
-
-    def finish(self) -> None:
-        """Continues the best trials, in place, while there is time and they get better.
-
-        A pruned trial does not go on, since its training has ended, nor does one that
-        another trial has continued.
-        """
-        tried = set()
-        while not self._settings.clock.is_over():
-            record = self._best_unfinished(tried)
-            if record is None or self._train_on(record):
-                return
-            tried.add(record.trial_id)
-
-    def _best_unfinished(self, tried):
-        """Returns the record of the best trial that may go on, or None."""
-        known = records.load_records(self._settings.directory)
-        left_out = tried | {record.continued_from for record in known}
-        able = [
-            record
-            for record in known
-            if record.trial_id not in left_out
-            and record.status != records.PRUNED
-            and not runs.has_plateaued(record)
-        ]
-        return records.best_of(able, self._settings.objective.direction)
-
-    def _train_on(self, record):
-        """Continues a trial; returns whether that took all the time left."""
-        settings = self._settings
-        hp = draws.hyperparameters_of(record.values)
-        record.owner = self._owner
-        record.save()
-        self._progress.start(record)
-        keras.utils.clear_session()
-        model = self._task.make_model(hp)
-        is_over = False
-        try:
-            with trials.failures_as_ends():
-                trials.fit(
-                    model,
-                    hp,
-                    settings,
-                    record,
-                    MOST_EPOCHS,
-                    runs.has_plateaued,
-                    self._progress,
-                )
-        except trials.TrialEnded:
-            pass  # That costs nothing: the best epoch so far is kept.
-        except trials.OutOfTime:
-            is_over = True
-        finally:
-            release_lock(record.state / LOCK)
-        self._end(record, records.COMPLETED, None)
-        return is_over
 
     @property
     def _owner(self):

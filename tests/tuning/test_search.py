@@ -13,7 +13,6 @@ import pandas
 import pytest
 
 from keras_seqattn import tuning
-from keras_seqattn.files import LOCK, take_lock
 from keras_seqattn.tuning import (
     clock,
     halving,
@@ -571,86 +570,6 @@ def test_the_time_is_counted_over_resumptions(study, monkeypatch):
     assert len(study(**options, max_seconds=55).table()) == 6
 
 
-@pytest.fixture
-def ten_seconds_a_fit(monkeypatch):
-    """Has a run take ten seconds and five epochs at most; gives whose it was."""
-    elapsed, order = 0.0, []
-
-    def fit(model, hp, settings, record, epochs, is_done, *more):
-        nonlocal elapsed
-        elapsed += 10.0
-        order.append(record.trial_id)
-        limit = min(epochs, 5)
-        return conftest.simulated_fit(model, hp, settings, record, limit, is_done)
-
-    monkeypatch.setattr(trials, "fit", fit)
-    monkeypatch.setattr(settings.Clock, "elapsed", lambda self: elapsed)
-    return order
-
-
-def test_the_best_trials_train_on_in_the_time_kept_for_them(study, ten_seconds_a_fit):
-    options = {"algorithm": "random", "epochs": 2, "max_seconds": 50, "finish": 0.4}
-    found = study(**options)
-    known = records.load_records(found.directory)
-    known.sort(key=lambda record: record.best_until(2, "min"))
-    assert [len(record.epochs) for record in known] == [5, 5, 2]
-    assert ten_seconds_a_fit[3:] == [record.trial_id for record in known[:2]]
-    with pytest.raises(ValueError, match="`finish` must be 0.0 where.*finish=0.5"):
-        study("other", finish=0.5)
-
-
-def test_a_trial_that_another_continued_does_not_train_on(study, ten_seconds_a_fit):
-    options = {"algorithm": "hyperband", "epochs": 3}
-    found = study(max_seconds=1_000, finish=0.5, **options)
-    known = records.load_records(found.directory)
-    continued = {record.continued_from for record in known} - {None}
-    assert continued
-    for record in known:
-        assert (len(record.epochs) == 5) != (record.trial_id in continued)
-
-
-def test_a_trial_without_an_epoch_does_not_train_on(study, monkeypatch):
-    def fit(model, hp, settings, record, epochs, is_done, *more):
-        if int(record.trial_id) == 1:
-            raise trials.OutOfTime("the time is over")
-        epochs = min(epochs, 5)
-        return conftest.simulated_fit(model, hp, settings, record, epochs, is_done)
-
-    monkeypatch.setattr(trials, "fit", fit)
-    found = study(algorithm="random", epochs=2, max_seconds=1_000, finish=0.5)
-    known = records.load_records(found.directory)
-    assert [len(record.epochs) for record in known] == [5, 0]
-    assert statuses(found) == ["completed", "stopped"]
-
-
-def test_a_trial_that_fails_while_it_trains_on_keeps_its_best(study, monkeypatch):
-    def fit(model, hp, settings, record, epochs, is_done, *more):
-        if epochs > 2:
-            raise MemoryError
-        return conftest.simulated_fit(model, hp, settings, record, epochs, is_done)
-
-    monkeypatch.setattr(trials, "fit", fit)
-    options = {"algorithm": "random", "max_trials": 3, "epochs": 2}
-    found = study(max_seconds=1_000, finish=0.5, **options)
-    assert set(found.table()["status"]) == {"completed"}
-    assert found.best_score == study("alone", **options).best_score
-
-
-def test_a_trial_that_lacks_time_to_train_on_is_free(study, monkeypatch):
-    def fit(model, hp, settings, record, epochs, is_done, *more):
-        if epochs > 2:
-            take_lock(record.state / LOCK)  # as `Resume` does
-            raise trials.OutOfTime("the time is over")
-        return conftest.simulated_fit(model, hp, settings, record, epochs, is_done)
-
-    monkeypatch.setattr(trials, "fit", fit)
-    options = {"algorithm": "random", "max_trials": 1, "epochs": 2}
-    found = study(max_seconds=1_000, finish=0.5, **options)
-    (record,) = records.load_records(found.directory)
-    with held(record.state / LOCK):
-        assert len(record.epochs) == 2
-
-
 def test_the_clock_goes_on_where_it_stopped(tmp_path):
     for _ in range(2):
         with settings.Clock(tmp_path, limit=100).running() as running:
@@ -714,17 +633,6 @@ def test_progress_says_what_is_left(study, capsys):
     assert lines[-1].endswith("; 0:00:00 left")
 
 
-@pytest.mark.parametrize("max_trials", [2, 3])
-def test_progress_says_what_is_left_for_the_best_trials_to_train_on(
-    study, ten_seconds_a_fit, capsys, max_trials
-):
-    limits = {"max_trials": max_trials, "max_seconds": 50, "finish": 0.6}
-    study(algorithm="random", epochs=2, verbose=True, **limits)
-    lines = capsys.readouterr().out.splitlines()
-    left = [line.split("; ")[-1] for line in lines if "goes on" in line]
-    assert left == ["0:00:30 left", "0:00:20 left"]
-
-
 def test_progress_says_how_a_trial_starts_and_that_the_time_left_falls(
     tmp_path, capsys
 ):
@@ -742,7 +650,6 @@ def test_progress_says_how_a_trial_starts_and_that_the_time_left_falls(
         directory=tmp_path,
         plan=None,
         trials=3,
-        finish=0.0,
         objective=SimpleNamespace(direction="min"),
         clock=SimpleNamespace(limit=None, elapsed=lambda: next(seconds)),
     )
@@ -775,7 +682,6 @@ def test_progress_says_the_last_score_the_best_so_far_and_which_limit_comes_firs
         directory=tmp_path,
         plan=None,
         trials=3,
-        finish=0.0,
         score_name="val_bleu",
         objective=SimpleNamespace(direction="max"),
     )
@@ -905,7 +811,11 @@ def test_a_budget_of_another_kind_continues_a_study(study):
         ({"epochs": 0}, "`epochs` must be .*epochs=0"),
         ({"workers": 0}, "`workers` must be .*workers=0"),
         ({"seed": 2**32}, "`seed` must be an integer in .*0, 2147483647.*=4294967296"),
-        ({"finish": 0.5}, "`finish` must be 0.0 where `max_seconds` is None.*=0.5"),
+        ({"finish": 0.5}, "`finish` must be 0.0 except.*finish=0.5.*max_seconds=None"),
+        (
+            {"finish": 0.5, "algorithm": "random", "max_seconds": 9},
+            "`finish` must be 0.0 except.*algorithm='random'",
+        ),
         (
             {"vocabulary_size": (50, 40)},
             r"`vocabulary_size` must be one integer.*vocabulary_size=\(50, 40\)",

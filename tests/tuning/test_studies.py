@@ -192,7 +192,7 @@ def test_a_chief_on_another_machine_ends_when_the_time_is_over(tmp_path):
     """Also where a worker comes first, to a folder that is not there."""
     ip, port = processes.ADDRESS, str(processes._free_port())
     variables = {"KERASTUNER_ORACLE_IP": ip, "KERASTUNER_ORACLE_PORT": port}
-    options = {"epochs": 10_000, "max_seconds": 60, "finish": 0.5}
+    options = {"epochs": 10_000, "max_seconds": 40}
     running = []
     for name in ("worker0", "chief"):
         variables["KERASTUNER_TUNER_ID"] = name
@@ -204,8 +204,8 @@ def test_a_chief_on_another_machine_ends_when_the_time_is_over(tmp_path):
         for process in running:
             process.kill()
     (record,) = records.load_records(tmp_path / "new" / "study")
-    assert record.status == "completed"
-    assert record.owner.startswith("chief")  # which trained it on
+    assert record.status == "stopped"
+    assert record.owner.startswith("worker0")
 
 
 @pytest.mark.slow
