@@ -287,9 +287,12 @@ class Translator(TextModel):
         return self._cut("lines", ways)
 
     def _as_read(self, lines, sources):
-        """Returns lines without what `max_source_length` cut off their tokens."""
+        """Returns lines, of those that are cut what is left of their tokens."""
         limit = self.max_source_length
-        cut = [i for i, ids in enumerate(sources) if len(ids) >= limit]
+        longest = [i for i, ids in enumerate(sources) if len(ids) >= limit]
+        # With its end, a line of `limit - 1` tokens is as long, and whole.
+        whole = self.source_tokenizer.tokenize([lines[i] for i in longest])
+        cut = [i for i, x in zip(longest, whole, strict=True) if len(x) >= limit]
         texts = self.source_tokenizer.detokenize([sources[i][:-1] for i in cut])
         parts = dict(zip(cut, texts, strict=True))
         return [parts.get(i, line) for i, line in enumerate(lines)]

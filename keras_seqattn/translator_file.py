@@ -8,6 +8,7 @@ import keras
 
 from keras_seqattn import arguments
 from keras_seqattn.annotations import Path
+from keras_seqattn.decoding.ensemble import Ensemble
 from keras_seqattn.files import reading, replacing
 
 # What the error for a file that cannot be read asks for.
@@ -47,7 +48,7 @@ def write(whole: Any, path: Path, kind: type) -> None:
 def _models(model):
     """Yields a model, and those that an ensemble saves with it."""
     yield model
-    for part in getattr(model, "models", ()):
+    for part in model.models if isinstance(model, Ensemble) else ():
         yield from _models(part)
 
 

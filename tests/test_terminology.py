@@ -379,6 +379,17 @@ def test_a_glossary_is_not_for_what_was_cut_off(translators):
     assert found == read
 
 
+@pytest.mark.parametrize("limit", [6, 7])
+def test_a_glossary_is_for_a_line_that_just_fits(limit):
+    """Its tokens may not say what the line says."""
+    words = ["<pad>", "<s>", "</s>", "<unk>", "U", ".", "S", "the", "dog"]
+    tokenizer = ks.text.WordPieceTokenizer(words)
+    model = ks.models.TranslationTransformer(9, model_dim=8, num_heads=2)
+    translator = ks.Translator(model, tokenizer, max_source_length=limit)
+    ((found, _),) = translator.translate(["the U.S."], glossary={"U.S.": "dog"})[0]
+    assert "dog" in found
+
+
 @pytest.mark.backends("tensorflow", "jax", "torch")
 @pytest.mark.slow
 def test_hypotheses_of_different_texts(translators):

@@ -89,6 +89,10 @@ class Ensemble(keras.Model):
         self.models = models
         for name in SHARED:
             _check_equal(models, name)
+            # By this one name alone would several models that translate, and have it,
+            # count as a language model.
+            if name == "vocabulary_size" and not is_language_model(models[0]):
+                continue
             if all(hasattr(model, name) for model in models):
                 setattr(self, name, getattr(models[0], name))
         limits = [length_limit(model) for model in models]
@@ -229,20 +233,10 @@ class Ensemble(keras.Model):
                 all.
             **kwargs: `type_check`.
         """
-        for model in {id(model): model for model in self._single_models()}.values():
+        for model in {id(model): model for model in single_models(self)}.values():
             if isinstance(model, keras.Model):
                 model.quantize(mode, config=config, filters=filters, **kwargs)
         self.train_function = self.test_function = self.predict_function = None
-
-    def _single_models(self) -> list[DecodingModel]:
-        """Lists the models, and in place of an ensemble its own."""
-        return [
-            single
-            for model in self.models
-            for single in (
-                model._single_models() if isinstance(model, Ensemble) else [model]
-            )
-        ]
 
     def _sources(self, source_ids: Tensor) -> list[Tensor]:
         """Returns the source that each model reads."""
@@ -278,6 +272,13 @@ class Ensemble(keras.Model):
         """Makes the ensemble from its configuration."""
         models = map(keras.saving.deserialize_keras_object, config["models"])
         return cls(**{**config, "models": list(models)})
+
+
+def single_models(model: DecodingModel) -> list[DecodingModel]:
+    """Lists the models of an ensemble, also of one within it; else the model alone."""
+    if not isinstance(model, Ensemble):
+        return [model]
+    return [single for part in model.models for single in single_models(part)]
 
 
 def _checked_models(models: Any) -> list[DecodingModel]:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence, Sized
 from typing import Any
 
 import numpy as np
+from keras import ops
 
 from keras_seqattn import arguments
 from keras_seqattn.decoding.hypotheses import pad_lists
@@ -25,7 +26,7 @@ def id_array(name: str, token_ids: Any, pad_id: int) -> np.ndarray:
         rows = [_row(name, number, row) for number, row in enumerate(token_ids)]
         # In 64 bits, so that `check_range` sees ids that are too large.
         token_ids = pad_lists(rows, pad_id, "int64") if rows else np.zeros((0, 0), int)
-    array = np.asarray(token_ids)
+    array = _array(token_ids)
     if array.dtype.kind not in "biufc":
         arguments.refuse(name, token_ids, WANTED)
     if array.ndim != 2:
@@ -44,10 +45,16 @@ def id_array(name: str, token_ids: Any, pad_id: int) -> np.ndarray:
 def _row(name: str, number: int, row: Any) -> np.ndarray:
     """Returns one of several lists as an array `(L,)`."""
     flat = _is_row(row) and not any(map(_is_row, row))
-    ids = np.asarray(row) if flat else None
+    ids = _array(row) if flat else None
     if not flat or (ids.size and ids.dtype.kind not in "iu"):
         arguments.refuse(f"{name}[{number}]", row, "a list of integers")
     return ids
+
+
+def _array(ids: Any) -> np.ndarray:
+    """Returns ids as an array, also a tensor of the backend on a GPU."""
+    is_tensor = ops.is_tensor(ids)
+    return ops.convert_to_numpy(ids) if is_tensor else np.asarray(ids)
 
 
 def _is_row(ids: Any) -> bool:

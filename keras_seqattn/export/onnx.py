@@ -9,7 +9,7 @@ import keras
 
 from keras_seqattn import arguments
 from keras_seqattn.backend.parts import layers_of
-from keras_seqattn.decoding import Ensemble
+from keras_seqattn.decoding.ensemble import single_models
 
 if TYPE_CHECKING:
     from keras_seqattn.translator import Translator
@@ -51,9 +51,9 @@ def prepare(
         )
     if not isinstance(model, keras.Model):
         arguments.refuse("model", model, "a Keras model for ONNX")
-    for single in model._single_models() if isinstance(model, Ensemble) else ():
+    for single in single_models(model):
         if not callable(single):  # The protocol of a search asks for no call.
-            wanted = "an ensemble of models that can be called, for ONNX"
+            wanted = "a model that can be called, for ONNX"
             arguments.refuse("model", single, wanted)
     # A quantized layer's policy differs from its model's.
     policies = {layer.dtype_policy.name for layer in layers_of(model)} - {"float32"}

@@ -11,6 +11,7 @@ from keras import ops
 
 from keras_seqattn import arguments
 from keras_seqattn.annotations import Tensor
+from keras_seqattn.decoding.ensemble import single_models
 from keras_seqattn.decoding.hypotheses import pad_lists
 from keras_seqattn.decoding.ids import checked_ids
 from keras_seqattn.decoding.protocol import is_language_model
@@ -67,7 +68,7 @@ def scored(
         arguments.refuse("model", model, wanted)
     size = getattr(model, "source_vocabulary_size", None)
     source_ids = checked_ids("source_ids", source_ids, size, model.pad_id)
-    size = getattr(model, "target_vocabulary_size", None)
+    size = _num_logits(model)
     target_ids = checked_ids("target_ids", target_ids, size, model.pad_id)
     if len(source_ids) != len(target_ids):
         raise ValueError(
@@ -104,8 +105,10 @@ def _score(
     model: Any, sequences: Sequence[np.ndarray], num_forced: int = 0
 ) -> np.ndarray:
     """Returns the score of the last of one or two arrays, given the one before."""
-    if not callable(model):  # The protocol of a search asks for no call.
-        arguments.refuse("model", model, "a model that can be called, to be scored")
+    for single in single_models(model):
+        if not callable(single):  # The protocol of a search asks for no call.
+            wanted = "a model that can be called, to be scored"
+            arguments.refuse("model", single, wanted)
     sides = [
         pad_to_length(ids, padded_length(model, ids.shape[1]), model.pad_id)
         for ids in sequences
@@ -122,8 +125,15 @@ def _score(
 
 def _most_positions(model: Any) -> int:
     """Returns how many positions are scored at once."""
+    size = _num_logits(model) or getattr(model, "vocabulary_size", 1)
+    return min(POSITIONS, LOGITS // size)
+
+
+def _num_logits(model: Any) -> int | None:
+    """Returns how many logits a translation model has; None where it cannot be told."""
     size = getattr(model, "target_vocabulary_size", None)
-    return min(POSITIONS, LOGITS // (size or getattr(model, "vocabulary_size", 1)))
+    shape = getattr(model, "output_shape", None)  # of a functional model
+    return shape[-1] if size is None and isinstance(shape, tuple) else size
 
 
 def _log_prob(model: Any, num_forced: int, *sides: Tensor) -> Tensor:

@@ -303,6 +303,16 @@ def test_it_stops_when_every_sentence_has_ended():
     assert len(calls) == 2
 
 
+def test_a_number_in_a_state_has_the_dtype_of_keras():
+    def step(token_ids, state, index):
+        logits = ops.one_hot(ops.zeros_like(token_ids) + 5, 8)
+        return logits * state["shared"]["scale"], state
+
+    state = {"beam": {}, "sentence": {}, "shared": {"scale": 9.0}}
+    found = decoding.search(step, state, batch_size=1, max_length=3)
+    assert found.token_ids.tolist() == [[[5, 5, 5]]]
+
+
 def test_a_state_may_hold_tensors_that_numpy_does_not_know():
     step, state = scripted(says([5, END], [END], length=5))
     expected = search((step, state), 2, 5)

@@ -1,11 +1,12 @@
 """Scores of lists of token ids: their order, batches, and what counts."""
 
+import keras
 import numpy as np
 import pytest
 from keras import ops
 
 from keras_seqattn.decoding import Ensemble
-from keras_seqattn.models import LanguageModel
+from keras_seqattn.models import LanguageModel, TranslationTransformer
 from keras_seqattn.scheduling.scoring import score_lists, scored
 
 pytestmark = pytest.mark.backends("torch")
@@ -116,3 +117,39 @@ def test_a_language_model_is_refused():
     for one in (model, Ensemble([model, model])):
         with pytest.raises(ValueError, match="translation model; `TextGenerator.scor"):
             scored(one, [[1, 5]], [[4, 2]])
+
+
+def test_ids_without_a_logit_are_refused():
+    """The model does not say how many there are, but its output does."""
+    source, target = (keras.Input((None,), dtype="int32") for _ in range(2))
+    embed, pool = keras.layers.Embedding, keras.layers.GlobalAveragePooling1D
+    x = embed(10, 4)(target) + pool(keepdims=True)(embed(10, 4)(source))
+    inputs = {"source_ids": source, "target_ids": target}
+    model = keras.Model(inputs, keras.layers.Dense(NUM_LOGITS)(x))
+    model.start_id, model.pad_id = 1, 0
+    assert scored(model, [[5, 2]], [[5, 7]]) < 0.0
+    with pytest.raises(ValueError, match=r"`target_ids` must be in \[0, 8\)"):
+        scored(model, [[5, 2]], [[5, 8]])
+
+
+def test_an_ensemble_with_a_model_that_only_searches_has_no_scores():
+    model = TranslationTransformer(50, model_dim=8, num_heads=2)
+
+    class Plain:
+        def __getattr__(self, name):
+            if name.startswith("__"):
+                raise AttributeError(name)
+            return getattr(model, name)
+
+    with pytest.raises(ValueError, match="`model` must be a model that can be called"):
+        scored(Ensemble([model, Plain()]), [[5, 2]], [[7, 2]])
+
+
+def test_models_that_translate_do_not_continue_texts_together():
+    """Even if they call their vocabulary's size as a language model does."""
+    model = TranslationTransformer(50, model_dim=8, num_heads=2)
+    model.vocabulary_size = 50
+    pair = Ensemble([model, model])
+    expected = scored(model, [[5, 2]], [[7, 2]])
+    np.testing.assert_allclose(scored(pair, [[5, 2]], [[7, 2]]), expected, rtol=1e-5)
+    assert len(Ensemble([pair, model]).models) == 2
