@@ -33,7 +33,7 @@ PARTS = {
     "models": {"decoding", "layers"},
     "training": {"backend", "decoding", "files", "layers", "scheduling"},
     "text": {"files"},
-    "translator_file": {"files"},
+    "translator_file": {"decoding", "files"},
     "search_tuning": {"decoding"},
     "sentence_attention": {"scheduling"},
     "terminology": {"decoding"},

@@ -479,6 +479,15 @@ def test_no_file_is_written_without_the_variables_of_a_model(tmp_path):
 
 
 @pytest.mark.backends("torch")
+def test_what_a_model_calls_its_models_is_its_own_matter(tmp_path):
+    model = ks.models.TranslationTransformer(260, model_dim=8, num_heads=2)
+    model.models = {"own": None}
+    translator = ks.Translator(model, ks.text.ByteTokenizer())
+    translator.save(tmp_path / "one.keras")
+    assert ks.Translator.load(tmp_path / "one.keras")(["a"]) == translator(["a"])
+
+
+@pytest.mark.backends("torch")
 def test_a_save_that_fails_leaves_the_old_file(translator, tmp_path, monkeypatch):
     with pytest.raises(ValueError, match='`path` must end in ".keras".*t.h5'):
         translator.save(tmp_path / "t.h5")
