@@ -41,6 +41,7 @@ class RunDirectory:
     ) -> None:
         self._path, self._run = path, run
         self._appended = [pathlib.Path(file).absolute() for file in appended]
+        self._is_last_whole = True  # as far as is known
 
     def open(self) -> dict[str, Any] | None:
         """Locks the directory, and returns the last save, None if there is none.
@@ -63,9 +64,10 @@ class RunDirectory:
     def save(self, state: dict[str, Any]) -> None:
         """Writes a save; the one before it stays as a copy, in case of damage."""
         last = self._path / LAST
-        if last.exists():
+        if last.exists() and self._is_last_whole:  # else the copy is the only save
             keep_copy(last, self._path / _BEFORE)
         write_snapshot(last, {**state, "training": self._run, "files": self._sizes()})
+        self._is_last_whole = True
 
     def close(self) -> None:
         """Releases the lock, if this process holds it."""
@@ -83,6 +85,7 @@ class RunDirectory:
                 error = error or damage
                 continue
             if error is not None:
+                self._is_last_whole = False
                 warnings.warn(
                     f"{error} Training continues from the save before it, in epoch "
                     f"{saved['epoch'] + 1}.",

@@ -1004,7 +1004,7 @@ def test_a_run_continues_with_another_dropout(tmp_path):
 
 
 @pytest.mark.backends("torch")
-def test_of_a_damaged_save_the_one_before_is_used(tmp_path):
+def test_of_a_damaged_save_the_one_before_is_used(tmp_path, monkeypatch):
     """Wherever it is damaged: what is read is what was saved, or it is seen."""
     whole, expected = fit(tmp_path / "whole")
     fit(tmp_path / "cut", epochs=2)
@@ -1022,6 +1022,11 @@ def test_of_a_damaged_save_the_one_before_is_used(tmp_path):
                 continue
             assert_same(keras.tree.flatten(read), keras.tree.flatten(saved))
     message = f"{FILE}.*continues from the save before it, in epoch 2"
+    with monkeypatch.context() as patch, pytest.warns(UserWarning, match=message):
+        # A kill, or a full disk, while the first save after it is written.
+        patch.setattr(run_directory, "write_snapshot", lambda *_: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            fit(tmp_path / "cut")
     with pytest.warns(UserWarning, match=message):
         model, history = fit(tmp_path / "cut")
     assert_same(state(model), state(whole))
