@@ -80,13 +80,15 @@ class Averaging(keras.optimizers.Optimizer):
         super().apply(grads, trainable_variables)
 
     def _within_limit(self, grads):
-        """Clips gradients as Keras does."""
+        """Clips gradients as Keras does, here before it divides them by the scale."""
+        scale = self.loss_scale_factor or 1
         if self.clipvalue:
-            return [ops.clip(x, -self.clipvalue, self.clipvalue) for x in grads]
+            most = scale * self.clipvalue
+            return [ops.clip(x, -most, most) for x in grads]
         squares = [ops.sum(ops.square(x)) for x in grads]
         if self.global_clipnorm:
             squares = [sum(squares)] * len(grads)
-        limit = self.clipnorm or self.global_clipnorm
+        limit = scale * (self.clipnorm or self.global_clipnorm)
         norms = [ops.maximum(ops.sqrt(square), limit) for square in squares]
         return [x * (limit / norm) for x, norm in zip(grads, norms, strict=True)]
 

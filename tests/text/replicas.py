@@ -73,7 +73,8 @@ def train(scope, rows_multiple, optimizer):
         loss = training.MaskedCrossentropy(normalize_by=tokens)
         made = {"sgd": keras.optimizers.SGD, "adam": training.Adam}
         made["muon"] = training.Muon
-        made["clipped"] = functools.partial(training.Adam, global_clipnorm=0.05)
+        scaled = {"global_clipnorm": 0.05, "loss_scale_factor": 64.0}
+        made["clipped"] = functools.partial(training.Adam, **scaled)
         metrics = [training.TokenCrossentropy()]
         model.compile(made[optimizer](0.01), loss, metrics=metrics)
         history = model.fit(batches, validation_data=batches, verbose=0)
