@@ -277,6 +277,27 @@ def test_an_attention_of_another_class_is_given_all_positions():
     assert set(sizes) == {(B, L)}
 
 
+def test_projections_of_ones_own_get_each_sequence_by_itself():
+    class Convolved(layers.MultiHeadAttention):
+        def build(self, query_shape, value_shape, key_shape=None):
+            super().build(query_shape, value_shape)
+            self.convolution = keras.layers.Conv1D(D, 2, padding="causal")
+            self.convolution.build(value_shape)
+
+        def project_key(self, key):
+            return super().project_key(self.convolution(key))
+
+    stack = layers.TransformerStack(
+        [layers.EncoderBlock(2, 6, attention=Convolved(2, 4))]
+    )
+    mask = ops.convert_to_tensor(mask_of("some"))
+    found = []
+    for training in (True, False):
+        output = stack(ops.convert_to_tensor(X), mask=mask, training=training)
+        found.append(ops.convert_to_numpy(output)[mask_of("some")])
+    np.testing.assert_allclose(*found, rtol=1e-4, atol=1e-5)
+
+
 def test_the_losses_of_an_attention_are_those_without_unpadding():
     """Keras divides them by the batch size, which unpadded tokens do not have."""
 

@@ -178,12 +178,16 @@ class Block(arguments.Checked, CarriesMask, keras.layers.Layer):
         attended = (each.sublayer for each in residuals if each is not None)
         plain = self.stochastic_depth == 0.0 and not self.gradient_checkpointing
         plain = plain and self.activity_regularizer is None
-        # `call_unpadded` must be of the class that `call` is of, or of one derived from
-        # it: a user's class that overrides only `call` computes something else.
+        # A block's `call_unpadded` must be of the class that `call` is of, or of one
+        # derived from it: a user's class that overrides only `call` computes something
+        # else. So may an attention that overrides what each sequence goes through.
         calls = (_defining(type(self), name) for name in ("call_unpadded", "call"))
         plain = plain and issubclass(*calls)
         return plain and all(
-            type(layer).call is MultiHeadAttention.call
+            all(
+                getattr(type(layer), name, None) is getattr(MultiHeadAttention, name)
+                for name in _PER_SEQUENCE
+            )
             and layer.query_dense.activity_regularizer is None  # all projections alike
             for layer in attended
         )
@@ -312,6 +316,12 @@ def _with_quantized(dtype, policy):
         return dtype
     quantized = {name: x for name, x in policy.items() if x.quantization_mode}
     return maps(dtype, quantized)
+
+
+# The methods of an attention that a sequence goes through by itself.
+_PER_SEQUENCE = (
+    *("call", "project_query", "project_key", "project_value", "project_output"),
+)
 
 
 def _defining(cls, name):
