@@ -1,5 +1,6 @@
 """What holds for every public object; a new name without a case fails here."""
 
+import contextlib
 import dataclasses
 import functools
 import inspect
@@ -163,6 +164,18 @@ def test_symbolic_shapes_are_the_eager_shapes(name):
             size in (None, real)
             for size, real in zip(symbolic.shape, output.shape, strict=True)
         )
+
+
+@pytest.mark.backends("torch")
+@pytest.mark.parametrize("name", LAYERS)
+def test_a_layer_takes_the_shapes_that_it_was_built_with(name):
+    """Keras's `summary` passes them on by the names that `build` has for them."""
+    model, *_ = example(name)
+    for layer in model.layers:
+        shapes = layer._build_shapes_dict
+        with contextlib.suppress(NotImplementedError):  # as Keras does
+            if shapes:
+                layer.compute_output_shape(**shapes)
 
 
 @each_layer_example

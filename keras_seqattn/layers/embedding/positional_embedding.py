@@ -372,6 +372,10 @@ class PositionalEmbedding(
             return mask
         return ops.not_equal(inputs, 0) if self.mask_zero else None
 
+    def compute_output_shape(self, inputs_shape: Shape, reverse: bool = False) -> Shape:
+        """Returns the shape of the vectors, or of the logits with `reverse`."""
+        return tuple(super().compute_output_shape(inputs_shape, reverse))
+
     def compute_output_spec(
         self,
         inputs: Tensor,
