@@ -74,6 +74,15 @@ def test_keeps_a_sublayer_that_is_built_already(rng):
     assert dense.kernel is kernel
 
 
+def test_a_residual_built_with_a_source_is_made_again():
+    residual = layers.Residual(layers.MultiHeadAttention(2, 4))
+    residual.build((None, 3, 8), (None, 5, 6))
+    config = keras.saving.serialize_keras_object(residual)
+    again = keras.saving.deserialize_keras_object(config)
+    shapes = [[weight.shape for weight in x.weights] for x in (residual, again)]
+    assert shapes[0] == shapes[1]
+
+
 def test_passes_the_mask_on():
     x = keras.layers.Embedding(5, 4, mask_zero=True)(np.array([[1, 2, 0]]))
     output = layers.Residual(keras.layers.Dense(4))(x)

@@ -101,6 +101,14 @@ class Residual(arguments.Checked, keras.layers.Layer):
         build_part(self.sublayer, x_shape, *more_shapes)
         keep_frozen(self)
 
+    def build_from_config(self, config: dict[str, Any]) -> None:
+        """Builds for the shapes that a saved layer was built for."""
+        shapes = config.get("shapes_dict", {})
+        if "more_shapes" in shapes:  # Keras would pass them on by this name.
+            self.build(shapes["x_shape"], *shapes["more_shapes"])
+        else:
+            super().build_from_config(config)
+
     def enter(self, x: Tensor) -> Tensor:
         """Returns the input of the sublayer: `x`, normalized when pre-norm."""
         check_built(self)
