@@ -65,7 +65,7 @@ class Configured:
         """The layers of the graph, with the blocks and the norm in place of a stack.
 
         So saved files keep the blocks' weights where they were before stacks existed,
-        and `get_layer` finds a block by its name.
+        and `get_layer` finds a block by its name, beside the stack.
         """
         return [
             part
@@ -74,6 +74,15 @@ class Configured:
                 layer.parts if isinstance(layer, TransformerStack) else [layer]
             )
         ]
+
+    def get_layer(
+        self, name: str | None = None, index: int | None = None
+    ) -> keras.layers.Layer:
+        """Returns a layer by its name, also a stack, or by its place in `layers`."""
+        for layer in super().layers if index is None else ():
+            if isinstance(layer, TransformerStack) and layer.name == name:
+                return layer
+        return super().get_layer(name, index)
 
     def learning_rate_factors(self) -> dict[str, float]:
         """Returns the factors that adapt a learning rate tuned at `base_dim`.
@@ -111,7 +120,7 @@ class Configured:
         If they were made while TensorFlow traces a step, it would trace the step again,
         and the first step would take twice as long.
         """
-        if not self.optimizer.built:
+        if self.optimizer is not None and not self.optimizer.built:
             self.optimizer.build(self.trainable_variables)
         return super().make_train_function(force)
 

@@ -255,3 +255,35 @@ def test_what_the_model_refuses_is_not_counted(options, message):
     for call in (models.TranslationTransformer, count_parameters):
         with pytest.raises(ValueError, match=message):
             call(**given)
+
+
+@pytest.mark.backends("torch")
+def test_a_model_with_a_training_step_of_its_own_needs_no_optimizer():
+    class Own(models.EncoderModel):
+        def train_step(self, data):
+            return {"loss": ops.mean(self(data[0], training=True))}
+
+    model = Own(9, model_dim=8, num_heads=2, num_layers=1, intermediate_dim=8)
+    model.compile(optimizer=None)
+    history = model.fit(np.ones((4, 3), "int32"), np.ones((4, 3)), verbose=0)
+    assert np.isfinite(history.history["loss"][0])
+
+
+@pytest.mark.backends("torch")
+def test_the_summary_of_a_nested_model_lists_its_parts():
+    model = models.LanguageModel(50, model_dim=8, num_heads=2, num_layers=1)
+    outer = keras.Sequential([keras.Input((None,), dtype="int32"), model])
+    lines = []
+    outer.summary(expand_nested=True, print_fn=lines.append)
+    assert "decoder_0" in "\n".join(lines)
+
+
+@pytest.mark.backends("torch")
+def test_an_encoder_s_vectors_are_the_output_of_its_layer():
+    model = models.EncoderModel(9, model_dim=8, num_heads=2, num_layers=1)
+    encoder = model.get_layer("encoder")
+    assert encoder.blocks[0] is model.get_layer("encoder_0")
+    vectors = keras.Model(model.input, encoder.output)(np.ones((2, 3), "int32"))
+    assert tuple(vectors.shape) == (2, 3, 8)
+    with pytest.raises(ValueError, match="No such layer: decoder"):
+        model.get_layer("decoder")
