@@ -159,7 +159,8 @@ def _draw_importance(panel, shares):
 def _draw_lines(panel, scored, study, shares):
     """Draws a line for each trial, through its hyperparameters and its score."""
     names = sorted(study.hyperparameters(), key=lambda name: -shares.get(name, 0.0))
-    names = names[:MOST_AXES]
+    # A study that still runs may have got more of them since.
+    names = [name for name in names if name in scored][:MOST_AXES]
     axes = [_coordinates(scored[name]) for name in names]
     scores = scored["score"].to_numpy(float)
     axes.append((_scale(scores), _end_ticks(scores)))

@@ -1,6 +1,7 @@
 """How long a model takes to translate one sentence."""
 
 import functools
+import math
 import statistics
 import timeit
 
@@ -9,7 +10,11 @@ import numpy as np
 from keras_seqattn import arguments
 from keras_seqattn.annotations import DecodingModel
 from keras_seqattn.decoding import Greedy, generate
-from keras_seqattn.decoding.protocol import length_limit
+from keras_seqattn.decoding.protocol import (
+    is_language_model,
+    length_limit,
+    max_new_tokens,
+)
 
 REPETITIONS = 5
 
@@ -46,10 +51,11 @@ def decode_latency(
     arguments.offers("model", model, ("encode", "step", "end_id"), wanted)
     arguments.positive_integer("source_length", source_length)
     arguments.positive_integer("target_length", target_length)
-    longest = length_limit(model) or max(source_length, target_length)
-    source_length, target_length = (
-        min(length, longest) for length in (source_length, target_length)
-    )
+    longest = length_limit(model) or math.inf
+    # A language model's limit is one of prompt and continuation together.
+    source_length = min(source_length, longest - is_language_model(model))
+    most = max_new_tokens(model, source_length)
+    target_length = min(target_length, math.inf if most is None else most)
     ids = np.full((1, source_length), model.end_id, "int32")
     search = Greedy(min_length=target_length)
     translate = functools.partial(

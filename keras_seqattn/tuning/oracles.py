@@ -4,6 +4,7 @@ An oracle's whole state, its trials and random state included, is one file that 
 replaced atomically. What KerasTuner writes beside it is not read again.
 """
 
+import contextlib
 import dataclasses
 import itertools
 import math
@@ -104,7 +105,10 @@ class Durable:
         self.tuner_ids.discard(tuner_id)
         if tuner_id in self.ongoing_trials:
             self._give_back(tuner_id)
-            self.save()
+            # KerasTuner's lock would stay locked after an error. If the disk is full
+            # for a moment, the next save writes this too.
+            with contextlib.suppress(OSError):
+                self.save()
 
     def _give_back(self, tuner_id):
         trial = self.ongoing_trials.pop(tuner_id)

@@ -242,6 +242,7 @@ class Tuner(keras_tuner.Tuner):
                 f"its process died {record.fruitless_starts} times within an epoch",
             )
         record.status, record.reason = records.RUNNING, None
+        record.finished_at = None  # if it was over a smaller budget
         record.starts += 1
         record.fruitless_starts += 1
         record.owner = self._owner

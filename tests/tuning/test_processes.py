@@ -205,3 +205,17 @@ def test_workers_share_the_processors(monkeypatch, cores, count, shares):
     system = types.SimpleNamespace(cpu_count=lambda: cores)
     monkeypatch.setattr(processes, "os", system)
     assert processes._shares(count) == shares
+
+
+def test_a_full_disk_leaves_the_oracle_free(oracle, monkeypatch):
+    """Its lock would otherwise stay with the thread in which a worker was released."""
+    trial = oracle.create_trial("worker0")
+
+    def full():
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(oracle, "save", full)
+        oracle.release("worker0")
+    assert oracle.workers == set()
+    assert oracle.create_trial("worker1").trial_id == trial.trial_id

@@ -12,7 +12,8 @@ import keras_tuner
 import pandas
 import pytest
 
-from keras_seqattn import tuning
+from keras_seqattn import decoding, tuning
+from keras_seqattn.models import LanguageModel
 from keras_seqattn.tuning import (
     clock,
     halving,
@@ -186,6 +187,22 @@ def test_a_latency_is_the_median_without_the_call_that_compiles(monkeypatch):
     monkeypatch.setattr(latency.timeit, "repeat", repeat)
     assert tuning.decode_latency(model, source_length=3, target_length=16) == 3.0
     assert calls == 6 * [([[2, 2, 2]], 9, 9)]
+
+
+@pytest.mark.parametrize(("limit", "longest"), [(24, 16), (12, 11)])
+def test_a_latency_of_a_language_model_is_within_its_limit(monkeypatch, limit, longest):
+    """Which holds for the prompt and the continuation together."""
+    model = LanguageModel(50, 8, 2, 1, 12, max_length=limit)
+    monkeypatch.setattr(latency, "REPETITIONS", 1)
+    sizes = []
+
+    def generate(model, ids, search, max_length):
+        sizes.append((ids.shape[1], max_length))
+        return decoding.generate(model, ids, search, max_length=max_length)
+
+    monkeypatch.setattr(latency, "generate", generate)
+    assert tuning.decode_latency(model) > 0
+    assert set(sizes) == {(longest, limit - longest)}
 
 
 # Two shapes, each with three rates of dropout.
