@@ -8,7 +8,7 @@ from typing import Any
 import keras
 import numpy as np
 
-from keras_seqattn.arguments.errors import refuse
+from keras_seqattn.arguments.errors import refuse, shown
 from keras_seqattn.arguments.scalars import positive_integer
 
 
@@ -208,7 +208,8 @@ def strings(name: str, lines: Iterable[Any], first: int = 0) -> Iterator[str]:
             wanted = "valid Unicode, without lone surrogates"
         if wanted:
             raise ValueError(
-                f"`{name}` must hold {wanted}. Received: {name}[{number}]={line!r}."
+                f"`{name}` must hold {wanted}. "
+                f"Received: {name}[{number}]={shown(line)}."
             )
         yield line
 

@@ -203,11 +203,11 @@ def plan_epochs(
     arguments.path("cache", cache, optional=True)
     if copies.sampling and cache is not None:
         arguments.refuse("sampling", copies.sampling, "0 with a `cache`")
-    arguments.positive_integer("batch_tokens", batch_tokens)
-    arguments.increasing("bucket_lengths", bucket_lengths)
+    batch_tokens = arguments.positive_integer("batch_tokens", batch_tokens)
+    bucket_lengths = arguments.increasing("bucket_lengths", bucket_lengths)
     arguments.boolean("shuffle", shuffle)
-    arguments.integer("seed", seed, 0)
-    arguments.positive_integer("rows_multiple", rows_multiple)
+    seed = arguments.integer("seed", seed, 0)
+    rows_multiple = arguments.positive_integer("rows_multiple", rows_multiple)
     group = copies.number * rows_multiple  # the rows of a batch are a multiple of it
     kind = "text" if len(tokenizers) == 1 else "pair"
     _check_budget(batch_tokens, bucket_lengths[-1], group, kind)

@@ -47,6 +47,7 @@ class Copies:
         views = arguments.sequence("views", self.views, wanted, _view, optional=True)
         if views is None:
             return
+        object.__setattr__(self, "views", tuple(views))
         if len(views) != self.number:
             arguments.refuse("views", self.views, wanted, optional=True)
         if ("sampled" in views) != (self.sampling > 0):

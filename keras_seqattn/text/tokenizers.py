@@ -117,8 +117,8 @@ class Tokenizer(arguments.Checked, keras.layers.Layer):
             ValueError: If `lines` is one string, or holds anything but valid strings,
                 or `sampling` or `seed` is out of its range.
         """
-        arguments.number("sampling", sampling, least=0)
-        arguments.integer("seed", seed, 0, optional=True)
+        sampling = arguments.number("sampling", sampling, least=0)
+        seed = arguments.integer("seed", seed, 0, optional=True)
         if sampling and self._one_way:
             arguments.refuse("sampling", sampling, f"0 for {self._one_way}")
         if sampling > 1 and sampling > self._most_sampling:

@@ -3,6 +3,7 @@ import warnings
 
 import keras
 import numpy as np
+import pandas
 import pytest
 import tensorflow as tf
 from hypothesis import given, settings
@@ -758,3 +759,26 @@ def test_several_corpora_are_not_turned_round():
     lines = {"<de>": ["a"]}
     with pytest.raises(ValueError, match="must be 0 with several corpora"):
         translation_batches(lines, lines, BYTES, bidirectional_epochs=1)
+
+
+@pytest.mark.backends("torch")
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"bucket_lengths": pandas.Series([8, 16])},
+        {"bucket_lengths": np.array([8, 16], "uint8")},
+        {"repeat_batch": 2, "views": np.array(["plain", "plain"])},
+        {"seed": np.int64(0), "batch_tokens": np.int16(4096)},
+    ],
+    ids=lambda options: next(iter(options)),
+)
+def test_options_may_be_arrays_and_columns(options):
+    def batches(**options):
+        made = translation_batches(["one"], ["eins"], ByteTokenizer(), **options)
+        return [x.numpy().tolist() for batch in made for x in tf.nest.flatten(batch)]
+
+    plain = {
+        name: value.tolist() if hasattr(value, "tolist") else value
+        for name, value in options.items()
+    }
+    assert batches(**options) == batches(**plain)

@@ -560,3 +560,19 @@ def test_drawn_pieces_may_span_words_and_lines_break_between_them(kind):
     assert processor.unk_id() in expected[1]  # the line break
     strength = 1e-9 if kind == "bpe" else 1e3  # the plain segmentation
     assert known.draw(processor.normalize(lines), strength, 0) == expected
+
+
+@pytest.mark.backends("torch")
+def test_a_seed_may_be_numpy_s():
+    lines = ["a man in a blue shirt"]
+    tokenizer = SentencePieceTokenizer.train(lines * 50, 280, strict=False)
+    drawn = [tokenizer.tokenize(lines, 0.1, seed) for seed in (3, np.int64(3))]
+    assert drawn[0] == drawn[1]
+
+
+@pytest.mark.backends("torch")
+def test_of_a_whole_corpus_an_error_shows_how_it_begins():
+    sides = (["one", "two"] * 1000,) * 2
+    with pytest.raises(ValueError, match="`lines` must hold strings only") as error:
+        SentencePieceTokenizer.train(sides, 270)
+    assert len(str(error.value)) < 2000
