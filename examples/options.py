@@ -36,8 +36,9 @@ def count(text):
 
 
 def seed(text):
-    """Reads an integer of at least 0."""
-    return _read(int, text, lambda number: number >= 0, "an integer of at least 0")
+    """Reads an integer of at least 0, below what NumPy takes."""
+    wanted = f"an integer from 0 to {2**31 - 1}"
+    return _read(int, text, lambda number: 0 <= number < 2**31, wanted)
 
 
 def amount(text):

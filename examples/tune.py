@@ -16,6 +16,7 @@ if there is time to compare them. It needs
 import argparse
 import dataclasses
 import json
+import math
 import pathlib
 import sys
 
@@ -115,6 +116,8 @@ def arguments():
     add("--seed", type=seed, default=0, help="default: 0")
     add("--output", type=pathlib.Path, help="default: a folder of its own in runs/")
     args = parser.parse_args()
+    if args.minutes == math.inf:
+        args.minutes = None
     corpora.check_files(parser, args)
     args.preset, args.evaluate = corpora.preset_of(args), corpora.split_of(args)
     args.output = args.output or pathlib.Path("runs", f"tune-{corpora.name_of(args)}")

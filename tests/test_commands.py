@@ -89,7 +89,7 @@ def test_a_number_that_is_too_small_is_said_in_a_sentence(
     monkeypatch.setattr(sys, "argv", [f"{name}.py", *options])
     with pytest.raises(SystemExit):
         load_example(name).arguments()
-    wanted = "must be (a positive (integer|number)|an integer of at least 0)"
+    wanted = "must be (a positive (integer|number)|an integer from 0 to [0-9]+)"
     message = f"argument {options[-2]}: {wanted}. Received: {options[-1]}"
     assert re.search(message, capsys.readouterr().err)
 
