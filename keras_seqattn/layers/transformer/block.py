@@ -180,17 +180,10 @@ class Block(arguments.Checked, CarriesMask, keras.layers.Layer):
         plain = plain and self.activity_regularizer is None
         # A block's `call_unpadded` must be of the class that `call` is of, or of one
         # derived from it: a user's class that overrides only `call` computes something
-        # else. So may an attention that overrides what each sequence goes through.
+        # else.
         calls = (_defining(type(self), name) for name in ("call_unpadded", "call"))
         plain = plain and issubclass(*calls)
-        return plain and all(
-            all(
-                getattr(type(layer), name, None) is getattr(MultiHeadAttention, name)
-                for name in _PER_SEQUENCE
-            )
-            and layer.query_dense.activity_regularizer is None  # all projections alike
-            for layer in attended
-        )
+        return plain and all(map(_takes_tokens, attended))
 
     def compute_output_shape(
         self, x_shape: Shape, source_shape: Shape | None = None
@@ -318,10 +311,20 @@ def _with_quantized(dtype, policy):
     return maps(dtype, quantized)
 
 
-# The methods of an attention that a sequence goes through by itself.
-_PER_SEQUENCE = (
+# Methods that a user's attention may override to relate the tokens of a sequence.
+_OF_SEQUENCES = (
     *("call", "project_query", "project_key", "project_value", "project_output"),
 )
+
+
+def _takes_tokens(attention):
+    """Returns whether an attention may get the tokens of all sequences as one."""
+    own = (
+        getattr(type(attention), name, None) is getattr(MultiHeadAttention, name)
+        for name in _OF_SEQUENCES
+    )
+    # All projections have the same regularizer.
+    return all(own) and attention.query_dense.activity_regularizer is None
 
 
 def _defining(cls, name):

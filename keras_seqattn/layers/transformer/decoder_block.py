@@ -149,12 +149,6 @@ class DecoderBlock(Block):
         super().__init__(**options, **kwargs)
         self.cross_attention = checked_attention("cross_attention", cross_attention)
 
-    def compute_output_shape(
-        self, target_shape: Shape, source_shape: Shape | None = None
-    ) -> Shape:
-        """Returns the shape of `target`, unchanged."""
-        return target_shape
-
     def build(self, target_shape: Shape, source_shape: Shape | None = None) -> None:
         """Makes the attentions and the feed-forward."""
         for name, shape in (("target", target_shape), ("source", source_shape)):
@@ -170,6 +164,12 @@ class DecoderBlock(Block):
             self.cross_residual.build(target_shape, source_shape)
         self.feed_forward_residual.build(target_shape)
         keep_frozen(self)
+
+    def compute_output_shape(
+        self, target_shape: Shape, source_shape: Shape | None = None
+    ) -> Shape:
+        """Returns the shape of `target`, unchanged."""
+        return target_shape
 
     @checkpointed
     def call(
