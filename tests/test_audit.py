@@ -687,6 +687,28 @@ def test_says_what_padding_does_not_fit(make, inputs, options, message):
         audit.check_padding_invariance(make(), inputs, **options)
 
 
+def test_two_padded_inputs_of_one_sequence_are_lengthened_by_the_name_of_one():
+    ids, segments = (keras.Input((None,), dtype="int32", name=x) for x in "ab")
+    embedded = [keras.layers.Embedding(V, D)(x) for x in (ids, segments)]
+    model = keras.Model([ids, segments], keras.layers.Add()(embedded))
+    given = [IDS, np.minimum(IDS, 1)]
+    message = r"`which` must name one of \['a', 'b'\].*Received: which=None"
+    with pytest.raises(ValueError, match=message):
+        audit.check_padding_invariance(model, given, num_draws=1)
+    assert audit.check_padding_invariance(model, given, which="a", num_draws=1).ok
+
+
+def test_an_error_that_is_not_of_lengths_stays_as_it_is():
+    class Short(keras.layers.Layer):
+        def call(self, ids):
+            if ids[0].shape[1] > L:
+                raise RuntimeError("too long")
+            return ops.one_hot(ids[0], V)
+
+    with pytest.raises(RuntimeError, match="too long"):
+        audit.check_padding_invariance(Short(), [IDS, IDS])
+
+
 @pytest.mark.parametrize(
     ("rows", "said"),
     [

@@ -122,6 +122,7 @@ class _Probe:
 
     def __init__(self, passes, which, masks, pad_id, extra):
         self.passes, self.masks, self.pad_id, self.extra = passes, masks, pad_id, extra
+        self.which = which
         for name in (*masks, *masks.values()):
             passes.check_name("masks", name)
         for name, mark in masks.items():
@@ -233,17 +234,17 @@ class _Probe:
         real = arrays[name] != self.pad_id
         return real.any(axis=tuple(range(2, real.ndim)))
 
-    def _lengthen(self, name):
-        """Adds padding to an input, its mask, and other inputs of the same length."""
+    def _lengthen(self, *names):
+        """Adds padding to inputs of one length, their masks, and others of it."""
         arrays = dict(self.passes.arrays)
-        length = arrays[name].shape[1]
+        length = arrays[names[0]].shape[1]
         partners = set(arrays) - set(self.names) - set(self.masks.values())
-        partners |= {self.masks.get(name)}
+        partners |= {self.masks.get(name) for name in names}
         for other, array in arrays.items():
             is_partner = other in partners and array.shape[1] == length
-            if other == name or is_partner:
+            if other in names or is_partner:
                 widths = [(0, 0), (0, self.extra)] + [(0, 0)] * (array.ndim - 2)
-                value = self.pad_id if other == name else 0
+                value = self.pad_id if other in names else 0
                 arrays[other] = np.pad(array, widths, constant_values=value)
         return arrays
 
@@ -253,7 +254,7 @@ class _Probe:
         aligned = [[] for _ in outputs]
         for name in self.names:
             length = self.passes.arrays[name].shape[1]
-            longer = self.passes(self._lengthen(name), False)
+            longer = self._pass_longer(name)
             for names, before, after in zip(aligned, outputs, longer, strict=True):
                 grown = (*before.shape[:1], length + self.extra, *before.shape[2:])
                 if after.shape == grown and before.shape[1] == length:
@@ -266,6 +267,22 @@ class _Probe:
                         f"{self.extra} more positions of {name!r}."
                     )
         return aligned
+
+    def _pass_longer(self, name):
+        """Returns the outputs for more padding in an input."""
+        try:
+            return self.passes(self._lengthen(name), False)
+        except Exception as error:  # Each backend raises an error of its own.
+            length = self.passes.arrays[name].shape[1]
+            alike = [x for x in self.names if self.passes.arrays[x].shape[1] == length]
+            if len(alike) == 1:
+                raise
+            self.passes(self._lengthen(*alike), False)  # Raises what is not of lengths.
+            raise ValueError(
+                f"`which` must name one of {alike}, with which the others are "
+                "lengthened, where the model needs them to have the same length. "
+                f"Received: which={self.which!r}."
+            ) from error
 
     def _compare(self, kind, name, training, before, after, factor):
         """Reports a difference at a real position; notes what was compared."""
