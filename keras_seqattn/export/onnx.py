@@ -53,7 +53,7 @@ def prepare(
         arguments.refuse("model", model, "a Keras model for ONNX")
     for single in single_models(model):
         if not callable(single):  # The protocol of a search asks for no call.
-            wanted = "a model that can be called, for ONNX"
+            wanted = "an ensemble of models that can be called, for ONNX"
             arguments.refuse("model", single, wanted)
     # A quantized layer's policy differs from its model's.
     policies = {layer.dtype_policy.name for layer in layers_of(model)} - {"float32"}
