@@ -1,5 +1,6 @@
 """The checks of arguments: what passes is plain Python, what does not says why."""
 
+import fractions
 import functools
 
 import numpy as np
@@ -21,6 +22,7 @@ REFUSED = [
     (arguments.number, {}, float("nan"), "a finite number"),
     (arguments.number, {}, "1", "a finite number"),
     (arguments.number, {}, False, "a finite number"),
+    (arguments.number, {}, 10**400, "a finite number"),
     (arguments.number, {"above": 0}, 0.0, r"a number in \(0, inf\)"),
     (arguments.number, {"least": 0}, float("inf"), r"a number in \[0, inf\)"),
     (arguments.number, {"most": 1}, 2, r"a number in \(-inf, 1\]"),
@@ -60,6 +62,13 @@ def test_numbers_of_numpy_become_pythons():
     assert type(arguments.integer("size", np.int64(3))) is int
     assert type(arguments.number("rate", np.float32(0.5))) is float
     assert arguments.boolean("gated", np.True_) is True
+
+
+def test_a_fraction_becomes_a_float():
+    for check in (arguments.number, arguments.fraction):
+        value = check("x", fractions.Fraction(1, 4))
+        assert value == 0.25 and type(value) is float
+    assert type(arguments.number("x", 2)) is int
 
 
 @pytest.mark.parametrize(

@@ -67,12 +67,21 @@ def number(
     )
     if not allowed:
         refuse(name, value, _wanted_number(least, above, most, below), optional)
-    return value.item() if isinstance(value, np.generic) else value
+    return _plain(value)
 
 
 def _is_number(value):
     real = isinstance(value, numbers.Real) and not isinstance(value, bool)
-    return real and math.isfinite(value)
+    try:
+        return real and math.isfinite(value)
+    except OverflowError:  # an integer too large for a float
+        return False
+
+
+def _plain(value):
+    """Returns a number as Python's own, a fraction for example as a `float`."""
+    value = value.item() if isinstance(value, np.generic) else value
+    return value if isinstance(value, int) else float(value)
 
 
 def _wanted_number(least, above, most, below):
@@ -91,7 +100,7 @@ def fraction(name: str, value: Any, optional: bool = False) -> Any:
         return None
     if not _is_number(value) or not 0.0 <= value < 1.0:
         refuse(name, value, "in [0, 1)", optional)
-    return value.item() if isinstance(value, np.generic) else value
+    return _plain(value)
 
 
 def boolean(name: str, value: Any, optional: bool = False) -> Any:

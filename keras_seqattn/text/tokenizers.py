@@ -158,12 +158,14 @@ class Tokenizer(arguments.Checked, keras.layers.Layer):
             row = _id_row(given)
             if row is None:
                 raise ValueError(
-                    f"`ids` must be {wanted}. Received: ids[{number}]={given!r}."
+                    f"`ids` must be {wanted}. "
+                    f"Received: ids[{number}]={arguments.shown(given)}."
                 )
             if row.size and not 0 <= row.min() <= row.max() < self.vocabulary_size:
                 raise ValueError(
                     f"`ids` must be at least 0 and below {self.vocabulary_size}, the "
-                    f"vocabulary's size. Received: ids[{number}]={row.tolist()!r}."
+                    "vocabulary's size. "
+                    f"Received: ids[{number}]={arguments.shown(row.tolist())}."
                 )
             rows.append(row)
         return self._decode([row.tolist() for row in rows])
