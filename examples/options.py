@@ -36,7 +36,7 @@ def count(text):
 
 
 def seed(text):
-    """Reads an integer of at least 0, below what NumPy takes."""
+    """Reads an integer from 0 to 2**31 - 1; a teacher adds its number to it."""
     wanted = f"an integer from 0 to {2**31 - 1}"
     return _read(int, text, lambda number: 0 <= number < 2**31, wanted)
 
