@@ -394,7 +394,7 @@ RECIPES = {
         ema_momentum=0.99,
         epochs=10,
     ),
-    # About 40 minutes on two cores. The shape is that of Wu et al. 2021, "Good for
+    # 35 minutes on two cores. The shape is that of Wu et al. 2021, "Good for
     # Misconceived Reasons", who found larger ones worse on this corpus.
     "multi30k": Recipe(
         corpus="multi30k",

@@ -34,9 +34,9 @@ class TerminateOnDivergence(keras.callbacks.Callback):
     The callback watches the mean loss of the epoch so far. It must be finite after each
     batch. From 100 batches on, and at the end of an epoch, it must not exceed the
     lowest of all epochs by more than `rise` times the first such mean (that of the
-    first 100 batches, or of a shorter first epoch). So a loss near 0 may vary. At the
-    end of an epoch, whose last step no loss has shown, the trained weights must also be
-    finite.
+    first 100 batches, or of a shorter first epoch). So a loss near 0 may vary. No
+    loss shows what the last step of an epoch did, so at its end the weights must be
+    finite too.
 
     A copy of the weights and of the optimizer's state is held outside the accelerator.
     Put this callback first, so that callbacks that average, validate or save see the
