@@ -310,6 +310,14 @@ def test_what_is_within_the_tolerance_is_no_leak():
     assert audit.check_causality(model, IDS, tolerance=0.1, **options).ok
 
 
+@pytest.mark.backends("torch")
+def test_what_is_within_the_tolerance_is_no_leak_of_padding():
+    leak = Apply(lambda x: x + 1e-3 * ops.mean(x, axis=1, keepdims=True))
+    model, options = embedded(leak), {"num_draws": 1, "training": False}
+    assert not audit.check_padding_invariance(model, IDS, **options).ok
+    assert audit.check_padding_invariance(model, IDS, tolerance=0.1, **options).ok
+
+
 def test_only_what_is_selected_is_audited():
     ids = keras.Input((L,), dtype="int32")
     x = keras.layers.Embedding(V, D)(ids)

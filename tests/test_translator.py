@@ -237,6 +237,8 @@ def test_progress_is_shown_on_request(translator, echo, capsys):
     list(translator.stream(LINES, verbose=True))
     printed = capsys.readouterr().out
     assert "4/Unknown" in printed and printed.endswith("\n")
+    translator.score(["a"], ["b"], verbose=True)
+    assert "1/1" in capsys.readouterr().out
 
 
 def test_translates_what_the_model_generates(translator):

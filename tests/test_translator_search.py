@@ -158,6 +158,10 @@ def test_the_candidate_with_the_highest_expected_utility_is_chosen(translator):
         ]
         assert text == texts[int(np.argmax(utilities))]
     assert found[1] == ""
+    # With a utility of the caller's own.
+    short = translator.minimum_bayes_risk(LINES, search, 4, lambda x, y: -len(x))
+    least = [min(len(text) for text, _ in each) for each in candidates]
+    assert [len(text) for text in short] == least
 
 
 @pytest.mark.backends("torch")

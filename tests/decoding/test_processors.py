@@ -242,6 +242,7 @@ FILTERS = {
     "more than all": {"top_k": V + 1},
     "top p": {"top_p": 0.6},
     "min p": {"min_p": 0.4},
+    "top p of the top k": {"top_k": 2, "top_p": 0.6},  # .4 of .65 is enough
     "all": {"temperature": 1.5, "top_k": 4, "top_p": 0.8, "min_p": 0.5},
 }
 

@@ -202,6 +202,11 @@ def test_layer_drops_while_training_and_returns_the_whole_scores(rng):
     dropped, training_scores = layer(x, x, return_attention_scores=True, training=True)
     np.testing.assert_allclose(numpy(training_scores), numpy(scores), atol=1e-6)
     assert not np.allclose(numpy(dropped), numpy(quiet))
+    again = layers.AdditiveAttention(U, dropout=0.5, seed=3)
+    again.build(x.shape, x.shape)
+    again.set_weights(layer.get_weights()[:3])
+    first = again(x, x, training=True)
+    np.testing.assert_allclose(numpy(first), numpy(dropped), atol=1e-6)
 
 
 @pytest.mark.slow_on("jax")

@@ -655,6 +655,7 @@ def test_layer_drops_while_training_and_returns_the_whole_scores(rng):
     assert not np.allclose(numpy(dropped), numpy(quiet))
     again = layers.ScaledDotProductAttention(dropout=0.5, seed=3)
     first = again(x, x, training=True)
+    np.testing.assert_allclose(numpy(first), numpy(dropped), atol=1e-6)
     assert not np.allclose(numpy(first), numpy(again(x, x, training=True)))
 
 

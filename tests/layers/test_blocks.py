@@ -86,6 +86,16 @@ def test_decoder_equals_the_oracle(rng, case):
     np.testing.assert_allclose(output, expected, atol=1e-4)
 
 
+@pytest.mark.backends("torch")
+def test_each_fraction_reaches_the_attention_to_the_source():
+    fractions = {"dropout": 0.1, "attention_dropout": 0.2, "stochastic_depth": 0.3}
+    block = layers.DecoderBlock(2, F, **fractions)
+    block.build((B, T, D), (B, S, D))
+    cross = block.cross_residual
+    found = cross.dropout, cross.sublayer.dropout, cross.stochastic_depth
+    assert found == tuple(fractions.values())
+
+
 @pytest.mark.parametrize(
     ("option", "sublayers", "part"),
     [
@@ -633,7 +643,9 @@ WITH_DROPOUT = {
         2, F, dropout=0.5, gradient_checkpointing=True
     ),
     "decoder": lambda: layers.DecoderBlock(2, F, dropout=0.5),
-    "cross-attention": lambda: layers.DecoderBlock(2, F, attention_dropout=0.5),
+    "cross-attention": lambda: layers.DecoderBlock(
+        2, F, attention_dropout=0.5, attention={"dropout": 0.0}
+    ),
     "feed-forward": lambda: layers.FeedForward(F, dropout=0.5),
     "residual": lambda: layers.Residual(keras.layers.Rescaling(2.0), dropout=0.5),
     "stack": lambda: layers.TransformerStack([layers.EncoderBlock(2, F, dropout=0.5)]),

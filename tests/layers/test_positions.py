@@ -86,8 +86,16 @@ def test_halves_are_added_from_the_shifted_position(rng, dim):
     sines = positions * 1000.0 ** (-np.arange(0, dim, 2) / dim)
     cosines = sines[:, : dim // 2]
     expected = x + np.concatenate([np.sin(sines), np.cos(cosines)], axis=1)
-    output = ops.convert_to_numpy(layer(x, start=3))
-    np.testing.assert_allclose(output, expected, atol=1e-5)
+    each = np.arange(3, 8, dtype="int32")
+    for output in (layer(x, start=3), layer(x, positions=each)):
+        output = ops.convert_to_numpy(output)
+        np.testing.assert_allclose(output, expected, atol=1e-5)
+
+
+def test_learned_positions_begin_as_told():
+    layer = layers.LearnedPositions(4, initializer="ones")
+    output = ops.convert_to_numpy(layer(np.zeros((1, 4, 2), "float32")))
+    np.testing.assert_array_equal(output, np.ones((1, 4, 2)))
 
 
 @pytest.mark.parametrize("start", [0, 3])

@@ -94,6 +94,10 @@ def test_cell_says_what_is_wrong():
 def test_equals_the_oracle(rng, case):
     masked = case.pop("masked")
     encoder, x = made(rng, **case), vectors(rng)
+    # The oracle takes the kind of cell from the weights.
+    directions = 2 if case["bidirectional"] else 1
+    size = {"gru": 3, "simple": 2}[case["cell"]]
+    assert len(encoder.weights) == case["num_layers"] * directions * size
     mask = MASK if masked else None
     expected = recurrent_oracle.encoder(
         x, recurrent_oracle.encoder_weights(encoder), U, mask

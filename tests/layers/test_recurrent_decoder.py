@@ -63,6 +63,10 @@ def test_equals_the_oracle(rng, case):
     masks = {"target_mask": TARGET_MASK, "source_mask": SOURCE_MASK}
     masks = masks if case.pop("masks") == "both masks" else {}
     decoder, given = made(rng, **case), inputs(rng)
+    # The oracle takes the kind of cell and the widths from the weights.
+    kinds = [len(recurrence.weights) for recurrence in decoder.recurrences]
+    assert kinds == case["num_layers"] * [{"gru": 3, "simple": 2}[case["cell"]]]
+    assert decoder.query_dense.kernel.shape[-1] == (case["attention_units"] or U)
     expected = recurrent_oracle.decoder(
         *given, recurrent_oracle.decoder_weights(decoder), U, **masks
     )

@@ -50,6 +50,9 @@ def test_equals_the_oracle(rng, options):
     model, tied = small(**options), options.get("tie_embeddings", True)
     randomize(model, rng)
     encoder, decoder = model.get_layer("encoder"), model.get_layer("decoder")
+    # The oracle takes the kind of cell and the widths from the weights.
+    assert encoder.cell == decoder.cell == options.get("cell", "gru")
+    assert decoder.attention_units == options.get("attention_units")
     target_name = "source_embedding" if tied else "target_embedding"
     embed = {
         name: table(model, name) * np.sqrt(D)

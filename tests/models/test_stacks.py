@@ -170,6 +170,18 @@ def test_all_norms_have_the_epsilon(make):
     assert {part.epsilon for part in norms} == {0.25}
 
 
+@pytest.mark.backends("torch")
+@pytest.mark.parametrize("make", ["translation", "language", "encoder"])
+def test_all_blocks_drop_what_the_model_says(make):
+    rates = {"dropout": 0.1, "attention_dropout": 0.2, "activation_dropout": 0.3}
+    kinds = layers.EncoderBlock | layers.DecoderBlock
+    parts = layers_of(DROPPING[make](**rates))
+    blocks = [part for part in parts if isinstance(part, kinds)]
+    assert blocks
+    for block in blocks:
+        assert {name: getattr(block, name) for name in rates} == rates
+
+
 def test_a_recipe_hands_its_model_s_factors_to_its_optimizer():
     options = {**recipes.RECIPES["smoke"].model.options(), "base_dim": 16}
     configuration = recipes.Configuration(options, 0.001, 100)

@@ -31,6 +31,14 @@ def test_every_line_is_there_once_with_the_token_that_comes_next():
     assert batches.skipped == 0
 
 
+def test_without_shuffling_the_order_is_that_of_the_lines():
+    lines = [f"{number:02}" for number in range(40)]
+    options = {"batch_tokens": 64, "bucket_lengths": (8,), "shuffle": False}
+    batches = text.language_batches(lines, TOKENIZER, **options)
+    rows = [row for _, labels in batches.as_numpy_iterator() for row in labels]
+    assert TOKENIZER.detokenize([row for row in rows if row.any()]) == lines
+
+
 def test_sampling_draws_anew_by_the_seed():
     lines = [f"{number} and this" for number in range(40)]
     tokenizer = text.SentencePieceTokenizer.train(lines, 280)

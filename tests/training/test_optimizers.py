@@ -224,6 +224,7 @@ DENSE = (5, 8), (8, 3)  # as the kernels of feed-forward layers
 
 
 OTHER_MUON = {"momentum": 0.5, "rms_rate": 0.4, "ns_steps": 3, "adam_beta_1": 0.5}
+OTHER_MUON["epsilon"] = 0.1
 
 
 @pytest.mark.slow_on("jax")

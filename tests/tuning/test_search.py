@@ -172,7 +172,10 @@ def test_a_draw_over_budget_takes_no_place_in_a_bracket(tmp_path):
     assert [drawn["id"] for drawn in first] == [trial.trial_id for trial in made]
 
 
-def test_a_latency_is_the_median_without_the_call_that_compiles(monkeypatch):
+@pytest.mark.parametrize(("target_length", "most"), [(16, 9), (5, 5)])
+def test_a_latency_is_the_median_without_the_call_that_compiles(
+    monkeypatch, target_length, most
+):
     model = SimpleNamespace(encode=None, step=None, end_id=2, max_length=9)
     seconds, calls = iter([50.0, 1.0, 9.0, 2.0, 3.0, 4.0]), []
 
@@ -185,8 +188,8 @@ def test_a_latency_is_the_median_without_the_call_that_compiles(monkeypatch):
 
     monkeypatch.setattr(latency, "generate", generate)
     monkeypatch.setattr(latency.timeit, "repeat", repeat)
-    assert tuning.decode_latency(model, source_length=3, target_length=16) == 3.0
-    assert calls == 6 * [([[2, 2, 2]], 9, 9)]
+    assert tuning.decode_latency(model, 3, target_length) == 3.0
+    assert calls == 6 * [([[2, 2, 2]], most, most)]
 
 
 @pytest.mark.parametrize(("limit", "longest"), [(24, 16), (12, 11)])

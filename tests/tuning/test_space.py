@@ -207,6 +207,13 @@ def test_a_space_around_a_recipe_begins_with_all_of_its_values():
     assert tuning.TranslationSpace.around(center, ema_momentum=0.5).ema_momentum == 0.5
 
 
+def test_the_target_may_have_a_vocabulary_of_its_own():
+    space = tuning.TranslationSpace(model_dim=8, num_heads=1, key_dim=4)
+    hypermodel = tuning.TranslationHyperModel(30, 40, space)
+    model = hypermodel.build(keras_tuner.HyperParameters())
+    assert (model.source_vocabulary_size, model.target_vocabulary_size) == (30, 40)
+
+
 def test_what_no_field_varies_is_the_center_s():
     """In every trial, unless the space's `options` say otherwise."""
     model = {"activation": "gelu", "norm": "rms", "attention_dropout": 0.1}

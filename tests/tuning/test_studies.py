@@ -73,6 +73,8 @@ def test_a_study_finds_a_model_that_scores_what_it_says(tmp_path):
     study = program.study(tmp_path, space, max_trials=1)
     assert study.best_trial.status == "completed"
     translator = study.best_translator()
+    search = ks.decoding.BeamSearch(2)
+    assert study.best_translator(search).search == search
     assert study.best_trial.parameters == translator.model.count_params()
     _, validation = study._task.corpus.batches(290)
     logs = translator.model.evaluate(validation, return_dict=True, verbose=0)
