@@ -94,7 +94,7 @@ class CompiledFunction:
     def __call__(self, *args: Any) -> Any:
         """Runs the program for the shapes of `args`."""
         _check_process()
-        args = tree.map_structure(tensor_or_array, args)
+        args = tree.map_structure(_tensor_or_array, args)
         signature = tuple(map(_shape_and_dtype, tree.flatten(args)))
         if signature not in self._programs:
             with _TRACING:
@@ -114,7 +114,7 @@ class CompiledFunction:
         return arrays if self._to_numpy else result
 
 
-def tensor_or_array(x: Any) -> Any:
+def _tensor_or_array(x: Any) -> Any:
     """Converts anything that is not a tensor of the backend to a NumPy array."""
     return x if keras.ops.is_tensor(x) else np.asarray(x)
 

@@ -135,13 +135,6 @@ def _coverage(model_state: State) -> Tensor:
     return ops.sum(ops.where(real, received, 0.0), axis=-1)
 
 
-def _as_array(leaf):
-    """Returns a leaf of a state as a tensor or an array, a number in Keras's dtype."""
-    if type(leaf) in (bool, int, float):
-        return ops.convert_to_tensor(leaf)
-    return compile.tensor_or_array(leaf)
-
-
 def search(
     step: Callable[..., tuple[Tensor, dict[str, Any]]],
     state: dict[str, Any],
@@ -226,7 +219,7 @@ def search(
         return run(method, step, begun, tokens).search_state
 
     check_leaves("`state` must have", state)
-    state = keras.tree.map_structure(_as_array, state)
+    state = keras.tree.map_structure(ops.convert_to_tensor, state)
     size = check_step(step, state, batch_size, method.width, method.needs_coverage)
     check_range("prefix", prefix[prefix != pad_id], size)
     seeds = sequence_seeds(np.arange(batch_size), method)

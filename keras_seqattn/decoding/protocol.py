@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 import keras
-from keras import ops, tree
+from keras import tree
 
 from keras_seqattn import arguments
 from keras_seqattn.annotations import DecodingModel, Shape, State
@@ -192,9 +192,9 @@ def check_step(
     width: int,
     coverage: bool = False,
 ) -> int | None:
-    """Checks a state and what a step function returns, as `check_model` does."""
+    """Checks a state of tensors and what `step` returns, as `check_model` does."""
     shape, seen = (batch_size, width), {}
-    given = _describe(tree.map_structure(ops.convert_to_tensor, state))
+    given = _describe(state)
     _check_state("`state` must have", given, shape, coverage)
 
     def first_step(state, token_ids, index):

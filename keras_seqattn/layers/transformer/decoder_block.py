@@ -189,7 +189,7 @@ class DecoderBlock(Block):
         check_sequences(target=target, source=source, past=past)
         target_mask = bool_mask("target_mask", target_mask if mask is None else mask)
         source_mask = bool_mask("source_mask", source_mask)
-        self._check_source(source)
+        self._check_given("source", source)
         x, *scores = attend(
             self.attention_residual,
             target,
@@ -236,7 +236,7 @@ class DecoderBlock(Block):
         Returns:
             Float tensor `(1, M, D)`.
         """
-        self._check_source(memory)
+        self._check_given("source", memory)
         x = attend_unpadded(
             self.attention_residual,
             x,
@@ -255,21 +255,13 @@ class DecoderBlock(Block):
             )
         return self.feed_forward_residual(x, training=True)
 
-    def _check_source(self, source):
-        if (source is None) != (self.cross_residual is None):
+    def _check_given(self, name, value):
+        """Raises an error if what a source makes is missing, or there is no source."""
+        if (value is None) != (self.cross_residual is None):
             raise ValueError(
-                "`source` must be given in every call of a decoder block, or in none. "
-                f"Received: source={'None' if source is None else 'a tensor'}, for a "
-                f"block built with{'out' if self.cross_residual is None else ''} a "
-                "source."
-            )
-
-    def _check_memory(self, memory):
-        if (memory is None) != (self.cross_residual is None):
-            raise ValueError(
-                "`memory` must be given in every step of a decoder block that attends "
-                "to a source, and to no other. Received: "
-                f"memory={'None' if memory is None else 'a cache'}, for a block "
+                f"`{name}` must be given to a decoder block that was built with a "
+                "source, and to no other. Received: "
+                f"{name}={'None' if value is None else 'a tensor'}, for a block "
                 f"built with{'out' if self.cross_residual is None else ''} a source."
             )
 
@@ -320,7 +312,7 @@ class DecoderBlock(Block):
                 `source` does not fit.
         """
         check_built(self)
-        self._check_source(source)
+        self._check_given("source", source)
         check_tensor("source", source, "(batch, length, width)")
         return self.cross_residual.sublayer.project_memory(source)
 
@@ -395,7 +387,7 @@ class DecoderBlock(Block):
         """
         check_built(self)
         check_tensor("target", target, BEAMS)
-        self._check_memory(memory)
+        self._check_given("memory", memory)
         arguments.check_flag("return_attention_scores", return_attention_scores)
         source_mask = self._checked_source_mask(source_mask, memory)
         residual = self.attention_residual
@@ -440,7 +432,7 @@ class DecoderBlock(Block):
     ) -> Any:
         """Returns the symbolic output, and the symbolic weights where asked for."""
         check_sequences(target=target, source=source, past=past)
-        self._check_source(source)
+        self._check_given("source", source)
         seen = target if past is None else ops.concatenate([past, target], axis=1)
         attended = [(self.attention_residual, seen)]
         if source is not None:
