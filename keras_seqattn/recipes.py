@@ -103,6 +103,8 @@ class Configuration(Config):
         given = self.model
         # Among a model's arguments `dtype` is no option of its config.
         if isinstance(given, dict) and "dtype" in given:
+            if self.dtype is not None:
+                arguments.refuse("dtype", self.dtype, "None where `model` has a dtype")
             object.__setattr__(self, "dtype", given["dtype"])
         super().__post_init__()
         config = CONFIGS[self.architecture]

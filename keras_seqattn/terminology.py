@@ -10,7 +10,7 @@ import math
 import pathlib
 import re
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from typing import Any, NoReturn
 from unicodedata import category
 
@@ -50,6 +50,8 @@ def _marks() -> str:
 LETTER = rf"(?:[^\W{UNSPACED}]|[{_marks()}\u00ad\u200c\u200d\u2060])"
 _CONTINUES = re.compile(rf"{LETTER}|\ufffd")
 _WORD = re.compile(f"{LETTER}+")
+# Matches where a phrase may begin or end: everywhere but between two letters.
+_BOUNDARY = re.compile(f"(?<!{LETTER})|(?!{LETTER})")
 
 
 def continuing_ids(tokenizer: TokenizerLike) -> bytes:
@@ -109,7 +111,7 @@ class Terms:
             for source, choices in self._glossary.items()
             for phrase in choices
         )
-        self._sources = _pattern(self._glossary) if self._glossary else None
+        self._lengths = sorted({len(x) for x in self._glossary}, reverse=True)
 
     def rows(
         self,
@@ -169,13 +171,16 @@ class Terms:
         A source phrase must be in both: the part may end within a word, or begin with
         what the tokenizer puts before each line.
         """
-        if self._sources is None:
-            return []
-        sources = self._sources.findall(line)
+        sources = self._sources(line)
         if read != line:
-            kept = {*self._sources.findall(read)}
+            kept = {*self._sources(read)}
             sources = [source for source in sources if source in kept]
         return [self._glossary[source] for source in sources]
+
+    def _sources(self, line: str) -> list[str]:
+        """Returns the source phrases of a line."""
+        found = _whole_phrases(line, self._glossary, self._lengths)
+        return [phrase for phrase, _ in found]
 
     def _ways(self, choices: Iterable[str], before: str) -> tuple[Phrase, ...]:
         """Returns the ways to write alternative phrases in a text after `before`."""
@@ -234,16 +239,33 @@ def _says(text: str, choices: Iterable[str]) -> bool:
     if not text:
         return False
     # Each by itself: if one phrase is the beginning of another, either may be found.
-    found = (match for phrase in choices for match in _pattern([phrase]).finditer(text))
-    return any(match.end() < len(text) for match in found)
+    ends = (
+        end
+        for phrase in choices
+        for _, end in _whole_phrases(text, [phrase], [len(phrase)])
+    )
+    return any(end < len(text) for end in ends)
 
 
-def _pattern(sources: Iterable[str]) -> re.Pattern[str]:
-    """Returns a pattern of whole phrases, the longest if several match at one place."""
-    # Not between two letters, so that no phrase begins or ends within a word.
-    boundary = f"(?:(?<!{LETTER})|(?!{LETTER}))"
-    phrases = map(re.escape, sorted(sources, key=len, reverse=True))
-    return re.compile(f"{boundary}(?:{'|'.join(phrases)}){boundary}")
+def _whole_phrases(
+    text: str, phrases: Container[str], lengths: Iterable[int]
+) -> Iterator[tuple[str, int]]:
+    """Yields the phrases that a text has as whole words, each with its end.
+
+    `lengths` are the phrases' lengths, the longest first. Of several phrases at one
+    place the longest is taken, and none within it.
+    """
+    bounds, end = [match.start() for match in _BOUNDARY.finditer(text)], 0
+    known = set(bounds)
+    for start in bounds:
+        if start < end:
+            continue
+        stops = (start + length for length in lengths)
+        whole = (x for x in stops if x in known and text[start:x] in phrases)
+        stop = next(whole, None)
+        if stop is not None:
+            end = stop
+            yield text[start:end], end
 
 
 def _checked_glossary(glossary: Any) -> dict[str, tuple[str, ...]]:

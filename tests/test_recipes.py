@@ -177,6 +177,8 @@ def test_the_options_of_a_model_are_checked():
     given = ks.tuning.Configuration({**model, "dtype": "float16"}, 0.1, 10)
     assert (given.dtype, given.model.model_dim) == ("float16", 8)
     assert given.make_model().dtype_policy.name == "float16"
+    with pytest.raises(ValueError, match="`dtype` must be None where `model` has a d"):
+        dataclasses.replace(given, model={**model, "dtype": "float32"})
     for change, message in (
         ({"dropuot": 0.1}, "`dropuot` must be an argument of .*Did you mean `dropout`"),
         ({"dropout": 2.0}, "`dropout` must be .*dropout=2.0"),

@@ -9,6 +9,7 @@ import pytest
 import sentencepiece
 
 import keras_seqattn as ks
+from keras_seqattn import terminology
 from keras_seqattn.decoding.constraints import Phrase, count_tokens
 from keras_seqattn.terminology import Terms, continuing_ids
 from tests.pairs import each_variant, named
@@ -53,6 +54,27 @@ def test_phrases_are_tokenized_as_in_a_sentence(pieces):
     # A script without spaces has no words: a phrase stands anywhere.
     ((row,),) = Terms(pieces, None).rows(["x"], [["狗"]])
     assert not row[0].is_first and not row[1].is_first
+
+
+@pytest.mark.parametrize("letters", ["ab ", "ab' .", "a猫犬 ", "ae\u0301 -"])
+def test_source_phrases_are_those_of_a_regular_expression(letters, rng):
+    """With all phrases as alternatives, the longest first."""
+
+    def text(most):
+        return "".join(rng.choice([*letters], rng.integers(1, most)))
+
+    letter = terminology.LETTER
+    boundary = f"(?:(?<!{letter})|(?!{letter}))"
+    count = 0
+    for _ in range(200):
+        phrases = {text(6).strip() or "a" for _ in range(4)}
+        ways = map(re.escape, sorted(phrases, key=len, reverse=True))
+        line, pattern = text(15), f"{boundary}(?:{'|'.join(ways)}){boundary}"
+        terms = Terms(ks.text.ByteTokenizer(), {phrase: "x" for phrase in phrases})
+        found = terms._sources(line)
+        assert found == re.findall(pattern, line)
+        count += len(found)
+    assert count > 100
 
 
 @pytest.fixture(scope="module")
