@@ -431,7 +431,7 @@ RECIPES["multi30k-best"] = dataclasses.replace(
     RECIPES["multi30k"], teacher_epochs=30, epochs=50, beam_widths=(5,)
 )
 # For a GPU. Two copies of each pair, one with a cutoff, keep a model of twice the width
-# from overfitting (SimCut); they would only slow the ones above.
+# from overfitting (SimCut with half its factor); they would only slow the ones above.
 RECIPES["multi30k-wide"] = dataclasses.replace(
     RECIPES["multi30k"],
     model={

@@ -78,8 +78,9 @@ class Ensemble(keras.Model):
         (1, 1, 4)
 
     Reference:
-        Sutskever et al. 2014, section 3.6, who do not say what they average; fairseq
-        and OpenNMT take the mean of the probabilities, as here.
+        Sutskever et al. 2014, section 3.6, who do not say what they average. fairseq
+        takes the mean of the probabilities, as here; OpenNMT-py that of the
+        log-probabilities, unless told otherwise.
     """
 
     def __init__(self, models: Sequence[DecodingModel], **kwargs: Any) -> None:

@@ -108,9 +108,11 @@ class EncoderModel(stacks.Configured, keras.Model):
         (1, 3)
 
     Reference:
-        Devlin et al. 2019, section 3; `share_layers`: Lan et al. 2020. Differs:
-        pre-norm by default; no layer between the blocks and the logits; no segment
-        embedding.
+        Devlin et al. 2019, section 3; `share_layers`: Lan et al. 2020, without their
+        factors of the embedding. Differs: by default pre-norm, sinusoidal positions,
+        ReLU, embeddings times sqrt(`model_dim`), the mean for `num_classes`, and no
+        dropout of attention weights; no layer between the blocks and the logits; no
+        segment embedding.
     """
 
     def __init__(

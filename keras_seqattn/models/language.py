@@ -107,8 +107,10 @@ class LanguageModel(stacks.Configured, keras.Model):
 
     Reference:
         Radford et al. 2019, section 2.3; memory: Dai et al. 2019, section 3.2. Differs:
-        rotary positions (Su et al. 2021) by default; in place of the positions of Dai
-        et al., any that depend on the distance from query to key.
+        rotary positions (Su et al. 2021), ReLU, embeddings times sqrt(`model_dim`), and
+        no dropout of attention weights by default; kernels before a residual are not
+        made smaller for deep models; in place of the positions of Dai et al., any that
+        depend on the distance from query to key.
     """
 
     def __init__(

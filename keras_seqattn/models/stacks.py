@@ -105,7 +105,8 @@ class Configured:
 
         Reference:
             Yang et al. 2022, "Tensor Programs V", table 8. Differs: the kernels of the
-            values and queries are initialized as others are, not with 0; the scale of
+            values and queries are initialized as others are, not with 0; those of
+            classes and of logits that are not tied, for their own width; the scale of
             attention's scores is left at 1 / sqrt(`key_dim`). It is right where
             `key_dim` is the one at `base_dim`, b. Where heads grow wider instead, give
             the scale of the paper: `attention={"scale": b**0.5 / key_dim}`.

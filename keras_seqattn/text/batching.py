@@ -149,8 +149,9 @@ def translation_batches(
         `bidirectional_epochs`: Ding et al. 2021, "Improving Neural Machine Translation
         by Bidirectional Training". Differs: the labels of altered copies also count in
         the crossentropy; SimCut's divergence has one direction, KL(first copy || cut
-        copy), and that of `training.MaskedCrossentropy` is the mean of both; an epoch
-        of both directions has each pair once.
+        copy), and that of `training.MaskedCrossentropy` is the mean of both, with half
+        of its `consistency` as the factor; an epoch of both directions has each pair
+        once.
     """
     arguments.number("temperature", temperature, least=1.0)
     corpora = corpora_of(sources, targets)

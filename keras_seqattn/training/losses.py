@@ -103,7 +103,8 @@ class MaskedCrossentropy(keras.losses.Loss):
     Reference:
         Szegedy et al. 2016, section 7. Wu et al. 2021, "R-Drop", equation 4. `pieces`:
         Wang et al. 2021, "Multi-view Subword Regularization", for translation. Differs:
-        the sum is divided by the tokens of both copies.
+        the sum is divided by the tokens of both copies, so the factor of Wang et al. is
+        half of `consistency`.
     """
 
     def __init__(
@@ -247,7 +248,8 @@ def linear_crossentropy(
 
     Reference:
         Wijmans et al. 2024, "Cut Your Losses". Differs: a block has some tokens and the
-        whole vocabulary, not a part of both.
+        whole vocabulary, not a part of both; the gradient is computed with the loss,
+        and no small one is left out.
     """
     smoothing = arguments.number("label_smoothing", label_smoothing, least=0, below=1)
     pad_id = arguments.integer("pad_id", pad_id)

@@ -118,9 +118,10 @@ class Adam(Averaging, keras.optimizers.Adam):
 
     With `ema_warmup` the moving average of `use_ema` covers about the last ninth of the
     steps so far, until that is the time that `ema_momentum` stands for: at step n,
-    counted from 0, its momentum is `min(ema_momentum, (1 + n) / (10 + n))`. So the
-    average can be validated from the beginning. With a constant momentum of 0.999 it
-    would still contain the first weights after a thousand steps.
+    counted from 0, its momentum is `min(ema_momentum, (1 + n) / (10 + n))`, except that
+    the first step's average is its weights themselves, as in Keras. So the average can
+    be validated from the beginning. With a constant momentum of 0.999 it would still
+    contain the first weights after a thousand steps.
 
     Args:
         learning_rate: A number of at least 0, or a schedule.
@@ -146,8 +147,9 @@ class Adam(Averaging, keras.optimizers.Adam):
         0.5
 
     Reference:
-        Kingma and Ba 2015, before section 2.1. Differs: none. `ema_warmup`: as
-        `num_updates` of TensorFlow's `tf.train.ExponentialMovingAverage`.
+        Kingma and Ba 2015, before section 2.1. Differs: Keras's `epsilon` of 1e-7.
+        `ema_warmup`: as `num_updates` of TensorFlow's
+        `tf.train.ExponentialMovingAverage`, except for the first step.
     """
 
     def __init__(
@@ -215,8 +217,8 @@ class Muon(Averaging):
         rms_rate: Root mean square of a matrix's step before it is multiplied by the
             learning rate, a positive number.
         exclude_layers: List of regular expressions: a kernel in whose path one of them
-            is found is updated by Adam. The kernel of the logits should be: "^output/"
-            in models of this library whose logits are not tied.
+            is found is updated by Adam. The kernel of the logits should be:
+            "^(output|classes)/" in models of this library whose logits are not tied.
         adam_beta_1: Decay of Adam's first moment, in [0, 1).
         adam_beta_2: Decay of Adam's second moment, in [0, 1).
         epsilon: Added to the denominator of Adam's steps, for numerical stability; a

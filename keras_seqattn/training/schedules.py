@@ -41,7 +41,8 @@ class InverseSquareRoot(keras.optimizers.schedules.LearningRateSchedule):
 
     Reference:
         Vaswani et al. 2017, section 5.3. Differs: the peak is given, not derived from
-        the model's width.
+        the model's width, and steps count from 0, where theirs (and `Noam`'s) count
+        from 1.
     """
 
     def __init__(self, peak: float, warmup_steps: int) -> None:

@@ -187,7 +187,7 @@ def is_below_median(
 
     Reference:
         Golovin et al. 2017, "Google Vizier", section 3.1. Differs: uses the best score
-        of each other trial so far, not its mean.
+        of each other trial so far, not its mean, also of trials that still run.
     """
     num_epochs = len(record.epochs)
     if num_epochs < PRUNING_EPOCHS:

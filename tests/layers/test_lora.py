@@ -96,6 +96,20 @@ def test_targets_and_norms():
 
 
 @pytest.mark.backends("torch")
+def test_the_first_factor_is_as_large_as_the_contracted_axes_say():
+    """He uniform: up to sqrt(6 / n) for a kernel that contracts n numbers."""
+    layer = ks.layers.MultiHeadAttention(num_heads=4, key_dim=5)
+    layer.build((1, 3, 16), (1, 3, 16))
+    parts = [part for part in layers_of(layer) if hasattr(part, "enable_lora")]
+    assert len(parts) == 4
+    for part in parts:
+        part.enable_lora(2)
+        contracted = 20 if part.name == "attention_output" else 16
+        largest = np.abs(part.lora_kernel_a.numpy()).max() / (6 / contracted) ** 0.5
+        assert 0.8 < largest <= 1
+
+
+@pytest.mark.backends("torch")
 def test_the_logits_of_classes_are_adapted(tmp_path):
     sizes = {"model_dim": 8, "num_heads": 2, "num_layers": 1, "intermediate_dim": 8}
     model = ks.models.EncoderModel(11, num_classes=3, **sizes)

@@ -149,8 +149,11 @@ class MultiHeadAttention(arguments.Checked, keras.layers.Layer):
     Reference:
         Vaswani et al. 2017, section 3.2.2; additive: Bahdanau et al. 2015; grouped
         heads: Ainslie et al. 2023; norms: Henry et al. 2020, Dehghani et al. 2023;
-        gate: Qiu et al. 2025. Differs: empty rows are zero, those of masked queries
-        too, and an input keeps its implicit mask, which Keras's layer removes from it.
+        gate: Qiu et al. 2025. Differs: the projections have biases, as in Keras; empty
+        rows are zero, those of masked queries too; an input keeps its implicit mask,
+        which Keras's layer removes from it; `qk_norm` is an RMS norm, where Henry et
+        al. divide by the L2 norm and have one learned factor in place of the scale, and
+        Dehghani et al. have a layer norm.
     """
 
     def __init__(

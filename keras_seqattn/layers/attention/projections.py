@@ -44,11 +44,23 @@ class Projection(KeepsLora, QuantizedAsParent, keras.layers.EinsumDense):
         projection.supports_masking = True  # else Keras warns that the mask ends here
         return projection
 
+    def _axes(self):
+        """Returns the axes of the kernel that are contracted, and its other axes."""
+        inputs, kernel = self.equation.partition("->")[0].split(",")
+        bound = len(set(inputs) & set(kernel))
+        return list(range(bound)), list(range(bound, len(kernel)))
+
+    def enable_lora(self, *args: Any, **kwargs: Any) -> None:
+        """Adds LoRA factors, A with the size that He et al. give the contracted axes.
+
+        Keras's own is smaller: it counts all axes but the last, heads too.
+        """
+        initializer = keras.initializers.HeUniform(None, *self._axes())
+        super().enable_lora(*args, **{"a_initializer": initializer, **kwargs})
+
     def call(self, inputs: Tensor, training: bool | None = None) -> Tensor:
         """Contracts the axes of `inputs` that the kernel begins with."""
-        axes, kernel_axes = self.equation.partition("->")[0].split(",")
-        bound = len(set(axes) & set(kernel_axes))
-        kernel = self.kernel
+        kernel, bound = self.kernel, len(self._axes()[0])
         size = math.prod(kernel.shape[:bound])
         rows = ops.reshape(inputs, (-1, size))
         rows = ops.matmul(rows, ops.reshape(kernel, (size, -1)))

@@ -193,7 +193,8 @@ class TokenLogits(arguments.Checked, KeepsLora, QuantizedAsParent, keras.layers.
         (2, 5, 100)
 
     Reference:
-        Vaswani et al. 2017, section 3.4. Differs: none.
+        Vaswani et al. 2017, section 3.4. Differs: the kernel is the layer's own; theirs
+        is the table of the embedding, as in `PositionalEmbedding`.
     """
 
     def __init__(

@@ -142,7 +142,8 @@ class RelativeBias(_Bias):
         Raffel et al. 2020, section 2.1. Differs: the bounds of the buckets are computed
         in integers, so that no rounding moves them; by name, `positions="relative"`
         makes a table for each attention, where T5 has one for all layers of a stack,
-        and is bidirectional in a causal decoder too, where T5's is not.
+        and is bidirectional in a causal decoder too, where T5's is not; scores are
+        scaled unless `score="dot"`, and T5's are not.
     """
 
     def __init__(

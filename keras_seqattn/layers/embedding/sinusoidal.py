@@ -53,8 +53,10 @@ def sinusoidal_table(
         [0.8415, 0.5403, 0.01, 0.9999]
 
     Reference:
-        Vaswani et al. 2017, section 3.5. Differs: none ("odd" is a printed variant, and
-        "halves" what Tensor2Tensor, Marian and fairseq compute).
+        Vaswani et al. 2017, section 3.5. Differs: none. "odd" is a printed variant, and
+        "halves" what Marian models compute in transformers. Tensor2Tensor, Marian
+        itself and fairseq also divide by dim/2 - 1 in place of dim/2, as "halves" does
+        with `base=10000 ** (h / (h - 1))`, where h is dim/2.
     """
     arguments.index("length", length, 0)
     arguments.positive_integer("dim", dim)

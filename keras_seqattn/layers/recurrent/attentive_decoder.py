@@ -92,8 +92,8 @@ class AttentiveRecurrentDecoder(RecurrentStack):
         Luong et al. 2015, section 3, for the order (the state, then attention, then the
         output), without its input feeding; Bahdanau et al. 2015, sections 3.1 and
         A.1.2, for the scores and the first state. Differs: the first state comes from
-        both final states of the encoder; the reset gate comes where it does in
-        `RecurrentEncoder`.
+        both final states of the encoder, with a bias; the reset gate comes where it
+        does in `RecurrentEncoder`.
     """
 
     def __init__(

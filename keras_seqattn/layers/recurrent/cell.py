@@ -46,7 +46,7 @@ class RecurrentCell(arguments.Checked, keras.layers.Layer):
         (2, 5, 4)
 
     Reference:
-        Elman 1990. Differs: none.
+        Elman 1990. Differs: tanh by default, where Elman's units are logistic.
     """
 
     def __init__(

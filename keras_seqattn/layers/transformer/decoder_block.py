@@ -116,8 +116,9 @@ class DecoderBlock(Block):
         (2, 5, 8)
 
     Reference:
-        Vaswani et al. 2017, section 3.1; `past`: Dai et al. 2019, section 3.2.
-        Differs: none.
+        Vaswani et al. 2017, section 3.1; `past`: Dai et al. 2019, section 3.2. Differs:
+        pre-norm (Xiong et al. 2020) and no dropout, unless given; gradients reach
+        `past`.
     """
 
     mask_name = "target_mask"

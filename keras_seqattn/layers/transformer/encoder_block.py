@@ -85,7 +85,8 @@ class EncoderBlock(Block):
         (2, 5, 8)
 
     Reference:
-        Vaswani et al. 2017, section 3.1. Differs: none.
+        Vaswani et al. 2017, section 3.1. Differs: pre-norm (Xiong et al. 2020) and no
+        dropout, unless given.
     """
 
     def build(self, x_shape: Shape) -> None:

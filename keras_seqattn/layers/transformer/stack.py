@@ -74,7 +74,8 @@ class TransformerStack(arguments.Checked, CarriesMask, keras.layers.Layer):
         (2, 5, 8)
 
     Reference:
-        Vaswani et al. 2017, section 3.1. Differs: none.
+        Vaswani et al. 2017, section 3.1. Differs: only `norm`, which pre-norm blocks
+        need after the last one.
     """
 
     def __init__(
