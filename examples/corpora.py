@@ -138,12 +138,17 @@ def check_lines(args):
         if split == "train":
             train.update(zip(*pairs, strict=True))
             continue
-        shared = sum(pair in train for pair in zip(*pairs, strict=True))
-        if shared:
-            print(
-                f"Warning: {shared:,} of the {len(pairs[0]):,} pairs of --{split} are "
-                "in --train too. The model has seen them, so its scores are too good."
-            )
+        warn_of_shared(split, train, pairs)
+
+
+def warn_of_shared(split, train, pairs):
+    """Warns of pairs that are scored, and in the set of those to train on too."""
+    shared = sum(pair in train for pair in zip(*pairs, strict=True))
+    if shared:
+        print(
+            f"Warning: {shared:,} of the {len(pairs[0]):,} pairs of --{split} are "
+            "in --train too. The model has seen them, so its scores are too good."
+        )
 
 
 def shortened(text):

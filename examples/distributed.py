@@ -35,10 +35,13 @@ os.environ["KERAS_BACKEND"] = "jax"
 from options import count, installed, seed
 
 with installed(__doc__):
+    import babel  # noqa: F401  (used later; missed at the beginning, as the next two)
     import jax
     import keras
+    import sacrebleu  # noqa: F401
+    import sentencepiece  # noqa: F401
     from jax.experimental import multihost_utils
-    from outputs import claim
+    from outputs import alone, claim
 
     import keras_seqattn as ks
 
@@ -190,21 +193,23 @@ def train(args):
     if first:
         history = args.output / "history.csv"
         writers.append(keras.callbacks.CSVLogger(history, append=True))
-    model.fit(
-        training,
-        validation_data=validation,
-        epochs=args.epochs or recipe.epochs,
-        shuffle=False,
-        verbose=2 if first else 0,
-        callbacks=[
-            *averages,
-            ks.training.TranslationScore(val_sources, val_targets, tokenizer),
-            *writers,
-            ks.training.Resume(
-                args.output / "backup", training, every=args.every, files=[curve]
-            ),
-        ],
-    )
+    callbacks = [
+        *averages,
+        ks.training.TranslationScore(val_sources, val_targets, tokenizer),
+        *writers,
+        ks.training.Resume(
+            args.output / "backup", training, every=args.every, files=[curve]
+        ),
+    ]
+    with alone():
+        model.fit(
+            training,
+            validation_data=validation,
+            epochs=args.epochs or recipe.epochs,
+            shuffle=False,
+            verbose=2 if first else 0,
+            callbacks=callbacks,
+        )
     save(args, recipe, model, tokenizer)
 
 

@@ -29,6 +29,12 @@ import sys
 from options import amount, count, installed
 
 with installed(__doc__):
+    import babel  # noqa: F401  (used later; missed at the beginning, as the next four)
+    import keras_tuner  # noqa: F401
+    import matplotlib  # noqa: F401
+    import pandas  # noqa: F401
+    import sentencepiece  # noqa: F401
+
     import keras_seqattn as ks
 
 VARIABLES = ("KERASTUNER_TUNER_ID", "KERASTUNER_ORACLE_IP", "KERASTUNER_ORACLE_PORT")

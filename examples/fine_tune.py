@@ -92,6 +92,9 @@ def arguments():
             setattr(args, split, files_of(getattr(args, split)))
         except ValueError as error:
             parser.error(f"`{split}` must be {error}")
+    if args.train.keys() != args.val.keys():
+        tags = f"{[*args.val]}, where --train has {[*args.train]}"
+        parser.error(f"`val` must have the tags of --train. Received: {tags}")
     if args.learning_rate is None:
         args.learning_rate = 5e-5 if args.lora is None else 5e-4
     args.output = args.output or pathlib.Path("runs", f"{args.folder.name}-fine-tuned")
@@ -169,6 +172,8 @@ def fit(args, translator, validation):
         "seed": args.seed,
     }
     train = read(args, args.train)
+    if None in args.train:
+        corpora.warn_of_shared("val", set(zip(*train, strict=True)), validation)
     try:
         training = ks.text.translation_batches(
             *train, temperature=args.temperature, **options

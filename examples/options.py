@@ -2,6 +2,7 @@
 
 import argparse
 import contextlib
+import os
 import re
 import sys
 
@@ -19,6 +20,9 @@ def installed(doc):
         yield
     except ModuleNotFoundError as error:
         command = re.search(r"`(pip install .*?)`", doc)[1]
+        backend = os.environ.get("KERAS_BACKEND")
+        if backend in ("jax", "torch"):
+            command = command.replace("[tensorflow", f"[{backend}")
         sys.exit(f"{error}. Run this in a clone of the repository: {command}")
     except KeyboardInterrupt:
         sys.exit("\nStopped.")

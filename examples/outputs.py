@@ -22,7 +22,8 @@ def claim(folder, run, written, read=json.loads):
     """
     make(folder)
     path, text = folder / "run.json", json.dumps(run, indent=2)
-    begun = [name for name in written if (folder / name).exists()]
+    # A study is the search of `tune.py`, which has no `run.json`.
+    begun = [name for name in (*written, "study") if (folder / name).exists()]
     if begun and not path.exists():
         refuse(folder, f"which holds {begun[0]} but no {path.name}")
     if begun:
@@ -58,10 +59,11 @@ def refuse(folder, found):
 
 @contextlib.contextmanager
 def alone():
-    """Exits if another process trains in the folder."""
+    """Exits if another process trains in the folder, or translates into it."""
     try:
         yield
     except ValueError as error:
-        if not str(error).startswith("`directory` must not be in use"):
+        begins = ("`directory` must not be in use", "`path` must be unused by other")
+        if not str(error).startswith(begins):
             raise
         sys.exit(f"{error} Wait until it has ended, or choose another --output.")

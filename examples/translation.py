@@ -142,7 +142,7 @@ def train(args, recipe):
     with alone():
         translator = fit(args, recipe, sources, targets, tokenizer)
     translator.save(saved)
-    shutil.rmtree(args.output / "backup")
+    shutil.rmtree(args.output / "backup", ignore_errors=True)
 
 
 def diversify(args, recipe, sources, targets):
@@ -171,13 +171,15 @@ def teach(args, recipe, lines):
     epochs = {"epochs": recipe.teacher_epochs, "teacher_epochs": 0}
     train(args, dataclasses.replace(recipe, **epochs))
     print(f"It translates the {len(lines):,} training lines:")
-    pairs = ks.text.synthesize(
-        ks.Translator.load(args.output / "translator.keras"),
-        lines,
-        reverse=args.backward,
-        path=args.output / "translations.jsonl",
-        verbose=True,
-    )
+    teacher = ks.Translator.load(args.output / "translator.keras")
+    with alone():
+        pairs = ks.text.synthesize(
+            teacher,
+            lines,
+            reverse=args.backward,
+            path=args.output / "translations.jsonl",
+            verbose=True,
+        )
     print(pairs.report)
     return pairs
 

@@ -121,7 +121,7 @@ def arguments():
     corpora.check_files(parser, args)
     args.preset, args.evaluate = corpora.preset_of(args), corpora.split_of(args)
     args.output = args.output or pathlib.Path("runs", f"tune-{corpora.name_of(args)}")
-    for name in ("translator.keras", "scores.json", "study.png"):
+    for name in ("run.json", "translator.keras", "scores.json", "study.png"):
         if (args.output / name).exists() and not (args.output / "study").exists():
             refuse(args.output, f"which holds {name} but no study")
     return args

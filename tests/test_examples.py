@@ -312,6 +312,12 @@ def test_a_folder_of_other_files_is_left_alone(example, tmp_path):
         example.run("--output", tmp_path)
     assert kept.exists()
     assert [path.name for path in tmp_path.iterdir()] == ["backup"]
+    (tmp_path / "study").mkdir()  # that of `tune.py`
+    with pytest.raises(SystemExit, match="must be a new.*, which holds backup but no"):
+        example.run("--output", tmp_path)
+    (tmp_path / "backup").rename(tmp_path / "old")
+    with pytest.raises(SystemExit, match="must be a new.*, which holds study but no"):
+        example.run("--output", tmp_path)
     (tmp_path / "run.json").write_text('{"preset": "smoke"}')  # another example's
     with pytest.raises(
         SystemExit, match="of another run, with other .*: see .*or delete it"
@@ -579,10 +585,12 @@ def test_a_folder_that_cannot_be_made_is_refused(load_example, tmp_path):
 
 def test_a_second_run_in_the_folder_ends_in_a_sentence(load_example):
     alone = load_example("outputs").alone
-    message = "`directory` must not be in use by another run. Received: it."
-    with pytest.raises(SystemExit, match="by another run.*choose another --output"):
-        with alone():
-            raise ValueError(message)
+    training = "`directory` must not be in use by another run. Received: it."
+    translating = "`path` must be unused by other processes. Received: it."
+    for message in (training, translating):
+        with pytest.raises(SystemExit, match="Received: it.*choose another --output"):
+            with alone():
+                raise ValueError(message)
     with pytest.raises(ValueError, match="else"), alone():
         raise ValueError("something else")
 
@@ -613,6 +621,17 @@ def test_what_is_not_installed_is_named_with_the_command(
     wanted = rf'{module}.*Run this in a clone.*: pip install "\.\[[\w,]+\]"$'
     with pytest.raises(SystemExit, match=wanted):
         load_example(name)
+
+
+@pytest.mark.parametrize("backend", ["tensorflow", "jax", "torch"])
+def test_the_command_installs_the_backend_that_is_chosen(
+    load_example, monkeypatch, backend
+):
+    options = load_example("options")
+    monkeypatch.setenv("KERAS_BACKEND", backend)
+    with pytest.raises(SystemExit, match=rf'pip install "\.\[{backend},text\]"$'):
+        with options.installed('`pip install ".[tensorflow,text]"`'):
+            raise ModuleNotFoundError("No module named 'x'")
 
 
 @pytest.mark.parametrize(

@@ -61,7 +61,9 @@ def test_columns_are_chosen_and_a_header_is_left_out(run, tmp_path, capsys):
     with pytest.raises(SystemExit, match="with 3: .*such as --columns 0 1"):
         run(*files)
     assert (run(*files, "--columns", "1", "2", "--header") / "scores.json").exists()
-    assert f"new.tsv: {len(PAIRS)} pairs of " in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert f"new.tsv: {len(PAIRS)} pairs of " in printed
+    assert re.search(r"Warning: \d+ of the \d+ pairs of --val are in --train", printed)
 
 
 def test_a_run_of_before_there_were_columns_goes_on(run):
@@ -132,6 +134,10 @@ def test_several_languages_have_a_tag_and_a_score_each(run):
     [
         (("--train", "no.tsv", "--val", "all.tsv"), "`train` must be a file.*no.tsv"),
         (("--train", "all.tsv", "few.tsv", "--val", "all.tsv"), "TAG=FILE of several"),
+        (
+            ("--train", "<a>=all.tsv", "<b>=few.tsv", "--val", "all.tsv"),
+            r"`val` must have the tags.*\[None\], where --train has \['<a>', '<b>'\]",
+        ),
         (("--train", "=all.tsv", "--val", "all.tsv"), "`train` must be a file.*=all"),
         (("--output", "all.tsv", *ALL), "`--output` must be a new folder.*is a file"),
         (("--source", "en", *ALL), "`source` must be None for a Marian model"),

@@ -76,6 +76,10 @@ def test_too_little_time_is_said_in_a_sentence(example, simulated, tmp_path):
 
 
 def test_another_example_s_folder_is_left_alone(example, simulated, tmp_path):
+    (tmp_path / "run.json").write_text("{}")  # of translation.py, which has just begun
+    with pytest.raises(SystemExit, match="must be a new.*json but no study"):
+        example.run("--output", tmp_path, "--epochs", 3)
+    (tmp_path / "run.json").unlink()
     (tmp_path / "translator.keras").write_bytes(b"of translation.py")
     with pytest.raises(SystemExit, match="must be a new.*keras but no study"):
         example.run("--output", tmp_path, "--epochs", 3)
