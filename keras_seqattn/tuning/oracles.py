@@ -6,6 +6,7 @@ replaced atomically. What KerasTuner writes beside it is not read again.
 
 import contextlib
 import dataclasses
+import functools
 import itertools
 import math
 import pathlib
@@ -27,6 +28,31 @@ from keras_seqattn.tuning.records import own_values, read_json, write_json
 # draws MOST_SAMPLED times from the whole space. The Gaussian process has
 # MOST_PREDICTIONS draws before one is at random.
 MOST_REJECTED, MOST_REPEATED, MOST_SAMPLED, MOST_PREDICTIONS = 1000, 20, 300, 10
+
+
+def _synchronized(method):
+    """Lets one thread at a time into an oracle's methods, as KerasTuner's decorator.
+
+    After an error that one keeps its lock, and other threads would wait for ever. The
+    chief has several: one serves its workers, and one looks for their heartbeats.
+    """
+
+    @keras_tuner.synchronized
+    @functools.wraps(method)
+    def locked(*args, **kwargs):
+        try:
+            return method(*args, **kwargs), None
+        except Exception as error:
+            return None, error
+
+    @functools.wraps(method)
+    def run(*args, **kwargs):
+        found, error = locked(*args, **kwargs)
+        if error is not None:
+            raise error
+        return found
+
+    return run
 
 
 class Durable:
@@ -73,7 +99,7 @@ class Durable:
         for tuner_id in sorted(self.ongoing_trials, reverse=True):
             self._give_back(tuner_id)
 
-    @keras_tuner.synchronized
+    @_synchronized
     def create_trial(self, tuner_id: str) -> Any:
         """Returns a trial, STOPPED at the end, IDLE while a worker may yet lose one."""
         if self._clock.is_over():
@@ -99,14 +125,13 @@ class Durable:
         self.save()
         return trial
 
-    @keras_tuner.synchronized
+    @_synchronized
     def release(self, tuner_id: str) -> None:
         """Forgets a worker; a trial that it has goes to the next worker that asks."""
         self.tuner_ids.discard(tuner_id)
         if tuner_id in self.ongoing_trials:
             self._give_back(tuner_id)
-            # KerasTuner's lock would stay locked after an error. If the disk is full
-            # for a moment, the next save writes this too.
+            # If the disk is full for a moment, the next save writes this too.
             with contextlib.suppress(OSError):
                 self.save()
 
@@ -114,6 +139,16 @@ class Durable:
         trial = self.ongoing_trials.pop(tuner_id)
         if trial.status == kt_trials.TrialStatus.RUNNING:
             self.put_back(trial.trial_id)
+
+    @_synchronized
+    def update_trial(self, *args: Any, **kwargs: Any) -> Any:
+        """Records metrics of a trial."""
+        return super().update_trial(*args, **kwargs)
+
+    @_synchronized
+    def end_trial(self, trial: Any) -> None:
+        """Ends a trial."""
+        super().end_trial(trial)
 
     def put_back(self, trial_id: str) -> None:
         """Lets a trial wait for a worker, as if it had reported nothing."""
@@ -123,7 +158,7 @@ class Durable:
             self._waiting.append(trial_id)
 
     @property
-    @keras_tuner.synchronized
+    @_synchronized
     def workers(self) -> set[str]:
         """The names of all active workers."""
         return self.tuner_ids | set(self.ongoing_trials)
@@ -213,7 +248,7 @@ class Hyperband(Durable, keras_tuner.oracles.HyperbandOracle):
             bracket["rounds"][0] = [each for each in drawn if each["id"] != trial_id]
         self.set_state(state)
 
-    @keras_tuner.synchronized
+    @_synchronized
     def end_trial(self, trial: Any) -> None:
         """Ends a trial; one that failed counts as the worst.
 

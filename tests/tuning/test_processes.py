@@ -1,6 +1,7 @@
 """Workers without a heartbeat lose their trials; the others wait for them."""
 
 import io
+import threading
 import types
 
 import keras
@@ -208,7 +209,7 @@ def test_workers_share_the_processors(monkeypatch, cores, count, shares):
 
 
 def test_a_full_disk_leaves_the_oracle_free(oracle, monkeypatch):
-    """Its lock would otherwise stay with the thread in which a worker was released."""
+    """Its lock would otherwise stay with the thread in which an error was raised."""
     trial = oracle.create_trial("worker0")
 
     def full():
@@ -219,3 +220,12 @@ def test_a_full_disk_leaves_the_oracle_free(oracle, monkeypatch):
         oracle.release("worker0")
     assert oracle.workers == set()
     assert oracle.create_trial("worker1").trial_id == trial.trial_id
+    with monkeypatch.context() as patch:
+        patch.setattr(oracle, "_save_trial", lambda trial: full())
+        with pytest.raises(OSError, match="No space left"):
+            oracle.update_trial(trial.trial_id, {"val_loss": 1.0})
+    found = []
+    looking = threading.Thread(target=lambda: found.append(oracle.workers), daemon=True)
+    looking.start()
+    looking.join(10)
+    assert found == [{"worker1"}]
