@@ -3,7 +3,6 @@
 Keras is imported inside the functions, since only the workers need it.
 """
 
-import sys
 import time
 
 
@@ -80,16 +79,26 @@ def search(system, build, objective, data, options, seconds, folder, seed=0, sco
         The model of the best trial that has ended, the scores over time, the number of
         trials, and the chosen values. If no trial has ended, the model is None and the
         values are {}.
+
+    Raises:
+        RuntimeError: If three trials in a row fail.
     """
     import keras_tuner
 
+    # KerasTuner takes other errors for a failed trial, and goes on.
+    class TimeIsOver(keras_tuner.errors.FatalError):
+        pass
+
     def stop(model):
-        raise keras_tuner.errors.FatalError("the time is over")
+        raise TimeIsOver
 
     kind, limits = {
         "random-search": (keras_tuner.RandomSearch, {"max_trials": 10**6}),
         "bayesian": (keras_tuner.BayesianOptimization, {"max_trials": 10**6}),
-        "hyperband": (keras_tuner.Hyperband, {"max_epochs": options["epochs"]}),
+        "hyperband": (
+            keras_tuner.Hyperband,
+            {"max_epochs": options["epochs"], "hyperband_iterations": 10**6},
+        ),
     }[system]
     tuner = kind(
         build,
@@ -102,8 +111,8 @@ def search(system, build, objective, data, options, seconds, folder, seed=0, sco
     watch = make_watch(seconds, stop, objective.name)
     try:
         tuner.search(*data, **options, callbacks=[*scores, watch], verbose=0)
-    except (keras_tuner.errors.FatalError, RuntimeError) as error:
-        print(error, file=sys.stderr)
+    except TimeIsOver:
+        pass
     known = tuner.oracle.trials
     ended = [trial for trial in known.values() if trial.status == "COMPLETED"]
     if not ended:

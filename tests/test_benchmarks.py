@@ -1,13 +1,16 @@
 """What benchmarks of hours keep when something goes wrong, and what some count."""
 
 import importlib
+import itertools
 import sys
+import time
 
 import keras
+import keras_tuner
 import numpy as np
 import pytest
 
-from benchmarks import ablations, decoding_peers, drafts, own_model, rounds
+from benchmarks import ablations, decoding_peers, drafts, own_model, rounds, searches
 
 pytestmark = pytest.mark.backends("torch")
 
@@ -68,6 +71,48 @@ def test_defaults_without_a_whole_epoch_have_no_model(tmp_path):
 
     names = dict.fromkeys(("train", "val"), (np.ones((2, 1)), np.ones((2, 1))))
     assert own_model.run_defaults(None, build, names, 0, tmp_path, 0) == (None, 1, {})
+
+
+def search_shortly(system, build, folder):
+    return searches.search(
+        system,
+        build,
+        keras_tuner.Objective("loss", "min"),
+        (np.ones((2, 1)), np.ones((2, 1))),
+        {"epochs": 1},
+        seconds=1,
+        folder=folder,
+    )
+
+
+def make_line(hp):
+    model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
+    model.compile(keras.optimizers.SGD(hp.Float("rate", 0.0, 0.1)), "mse")
+    return model
+
+
+@pytest.mark.parametrize("system", ["random-search", "hyperband"])
+def test_a_search_takes_all_of_its_time(system, tmp_path):
+    begin = time.monotonic()
+    model, curve, trials, values = search_shortly(system, make_line, tmp_path)
+    assert time.monotonic() - begin > 1
+    assert model and trials > 1
+    assert "rate" in values
+
+
+@pytest.mark.parametrize(
+    ("error", "times"), [(KeyError, 3), (keras_tuner.errors.FatalValueError, 1)]
+)
+def test_a_search_whose_trials_fail_says_so(error, times, tmp_path):
+    calls = itertools.count()
+
+    def build(hp):
+        if 3 <= next(calls) < 3 + times:  # after a trial, or two
+            raise error("This build fails.")
+        return make_line(hp)
+
+    with pytest.raises((RuntimeError, error), match=r"This build fails\."):
+        search_shortly("random-search", build, tmp_path)
 
 
 @pytest.mark.parametrize(
