@@ -46,7 +46,7 @@ def main():
         if done.returncode:
             failed.append(name)
             continue
-        tables.write_text(done.stdout)
+        rounds.replace(tables, done.stdout)
         rounds.note(f"{progress}: {seconds / 60:.0f} min, in {tables}")
     sys.exit(f"Failed: {', '.join(failed)}." if failed else 0)
 

@@ -128,7 +128,7 @@ def claim(arguments):
     arguments.folder.mkdir(parents=True, exist_ok=True)
     if path.exists() and json.loads(path.read_text()) != options:
         sys.exit(f"`--folder` must be new, or of rows with these options: see {path}.")
-    path.write_text(json.dumps(options))
+    rounds.replace(path, json.dumps(options))
 
 
 def train_rows(arguments):
@@ -262,7 +262,7 @@ def write_scores(translator, sources, references, folder):
         "epochs": len(epochs),
         "minutes": round(sum(float(epoch["seconds"]) for epoch in epochs) / 60, 1),
     }
-    (folder / "scores.json").write_text(json.dumps(scores))
+    rounds.replace(folder / "scores.json", json.dumps(scores))
 
 
 def read(folder):

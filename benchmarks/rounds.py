@@ -289,7 +289,17 @@ def show(measure, arguments):
 
 def write(path, measures):
     """Writes measures to a file, a JSON line each."""
-    path.write_text("".join(json.dumps(measure) + "\n" for measure in measures))
+    replace(path, "".join(json.dumps(measure) + "\n" for measure in measures))
+
+
+def replace(path, text):
+    """Writes a text to a file; if that fails or is killed, the old file stays.
+
+    The package can do this too, but a parent of workers imports no backend.
+    """
+    unfinished = path.with_name(f"{path.name}.unfinished")
+    unfinished.write_text(text)
+    unfinished.replace(path)
 
 
 def publish(module, measures, sections, arguments):
@@ -319,6 +329,8 @@ def table(header, rows):
 def provenance(module):
     """Returns a paragraph that says how, where and when the run was made."""
     command = shlex.join(["python", "-m", module, *sys.argv[1:]])
+    if backend := os.environ.get("KERAS_BACKEND"):
+        command = f"KERAS_BACKEND={backend} {command}"
     versions = [f"Python {platform.python_version()}"]
     for package in PACKAGES:
         try:

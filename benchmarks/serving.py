@@ -62,7 +62,8 @@ def parse():
     add("--clients", type=rounds.count, default=50, help="at once; default: 50")
     seconds = "with many clients; default: 120"
     add("--seconds", type=rounds.count, default=120, help=seconds)
-    add("--beam", type=rounds.count, default=4, help="beams; default: 4")
+    beams = range(1, 9)  # as `examples/serve.py` takes them
+    add("--beam", type=int, choices=beams, default=4, help="beams; default: 4")
     return parser.parse_args()
 
 

@@ -2,6 +2,7 @@
 
 import importlib
 import itertools
+import pathlib
 import sys
 import time
 
@@ -148,6 +149,32 @@ def test_a_system_that_was_killed_between_two_measures_is_named(tmp_path, monkey
     measures = rounds.alternate({"ours": worker}, rounds=1, amount=1)
     with pytest.raises(RuntimeError, match=r"a_system .* -9 \(killed: out of memory"):
         next(measures)
+
+
+@pytest.mark.parametrize("backend", ["jax", None])
+def test_a_run_says_which_backend_it_was_given(backend, monkeypatch):
+    monkeypatch.setattr(rounds, "matmul_gflops", lambda: 1.0)
+    monkeypatch.setattr(sys, "argv", ["soak.py", "--parts", "training"])
+    monkeypatch.delenv("KERAS_BACKEND", raising=False)
+    if backend:
+        monkeypatch.setenv("KERAS_BACKEND", backend)
+    command = "python -m benchmarks.soak --parts training`, "
+    begin = "`KERAS_BACKEND=jax " if backend else "`"
+    assert rounds.provenance("benchmarks.soak").startswith(begin + command)
+
+
+def test_measures_are_kept_where_the_next_ones_cannot_be_written(tmp_path, monkeypatch):
+    path = tmp_path / "measures.jsonl"
+    rounds.write(path, [{"seconds": 1}])
+
+    def full(self, text):
+        self.touch()
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(pathlib.Path, "write_text", full)
+    with pytest.raises(OSError, match="No space left"):
+        rounds.write(path, [{"seconds": 1}, {"seconds": 2}])
+    assert path.read_text() == '{"seconds": 1}\n'
 
 
 def test_only_tokens_that_were_generated_are_counted():
