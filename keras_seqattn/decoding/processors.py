@@ -15,6 +15,7 @@ import numpy as np
 from keras import ops
 
 from keras_seqattn.annotations import Tensor
+from keras_seqattn.backend import tracing
 
 # The log-probability of a token that must not be chosen: far below any real sum of
 # log-probabilities, but finite, so that the difference of two is never NaN.
@@ -32,6 +33,10 @@ CHOSEN_BEFORE = 8 * FORBIDDEN
 # `best_of_all` cuts a vocabulary into blocks of the first of these sizes that divides
 # it, or of 128 tokens if none does. A size that divides needs no padding.
 BLOCK_SIZES = range(128, 63, -1)
+# A token whose log-probability is this much lower than the highest is never drawn: the
+# noise of two tokens differs by less than 20 (see `gumbel_noise`). Halved so often, it
+# is the distance between two float32 numbers.
+UNLIKELY, HALVINGS = 64.0, 30
 
 
 def log_softmax(logits: Tensor) -> Tensor:
@@ -161,6 +166,8 @@ def keep_top_k(log_probs: Tensor, k: int) -> Tensor:
     Reference:
         Fan et al. 2018, section 5.4.
     """
+    if tracing.is_compiled_by_xla(log_probs):
+        return _keep_until(log_probs, ops.ones_like(log_probs), k)
     k = min(k, log_probs.shape[-1])
     least = ops.top_k(log_probs, k)[0][..., -1:]
     return ops.where(log_probs >= least, log_probs, FORBIDDEN)
@@ -174,13 +181,29 @@ def keep_top_p(log_probs: Tensor, p: float) -> Tensor:
     Reference:
         Holtzman et al. 2020, section 3.1.
     """
-    ordered = ops.flip(ops.sort(log_probs, axis=-1), axis=-1)
-    probs = ops.exp(ordered)
-    before = ops.cumsum(probs, axis=-1) - probs
     # The first token is always kept: the probability before it is 0, and `p` more.
     p = max(p, float(np.finfo("float32").tiny))
-    least = ops.min(ops.where(before < p, ordered, 0.0), axis=-1, keepdims=True)
-    return ops.where(log_probs >= least, log_probs, FORBIDDEN)
+    return _keep_until(log_probs, ops.exp(log_probs), p)
+
+
+def _keep_until(log_probs, weights, limit):
+    """Forbids a token if the weights of more probable ones reach a limit.
+
+    The bound is found by bisection, between the most probable token and one that is too
+    improbable to be drawn. XLA on a CPU sorts some twenty times as long; the row
+    "sampling" of `benchmarks.paths` measures what a search gains.
+    """
+
+    def halve(_, bounds):
+        low, high = bounds
+        middle = (low + high) / 2
+        above = ops.where(log_probs > middle, weights, 0.0)
+        reaches = ops.sum(above, axis=-1, keepdims=True) >= limit
+        return ops.where(reaches, middle, low), ops.where(reaches, high, middle)
+
+    high = ops.max(log_probs, axis=-1, keepdims=True)
+    low, _ = ops.fori_loop(0, HALVINGS, halve, (high - UNLIKELY, high))
+    return ops.where(log_probs > low, log_probs, FORBIDDEN)
 
 
 def keep_min_p(log_probs: Tensor, p: float) -> Tensor:

@@ -25,9 +25,10 @@ def stream_tokens(
     """
     sentences, options = prepare_one(model, ids, search, max_length)
     state = compiled(model, _read_prompt, options)(sentences)
+    take_step = compiled(model, _take_step, options)
     is_finished = False
     while not is_finished:
-        state = compiled(model, _take_step, options)(state)
+        state = take_step(state)
         found = state.search_state
         token = int(ops.convert_to_numpy(found.token)[0, 0])
         if token in (model.end_id, model.pad_id):

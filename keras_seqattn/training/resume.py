@@ -397,11 +397,13 @@ class Resume(keras.callbacks.Callback):
             self._end_skipping()
             self._states.put_back(self._before_skipped)
             self._before_skipped = []
+        if batch - self._saved_batch < self.every:
+            return  # Whoever reads `self.model` on JAX fetches all of its weights.
         steps = self.params["steps"]
         # After the last batch the save at the end of the epoch suffices. A callback may
         # stop at a bad batch, and repair the weights only at that end.
         is_last = self.model.stop_training or (steps and batch >= steps)
-        if batch - self._saved_batch >= self.every and not is_last:
+        if not is_last:
             self._saved_batch = batch
             self._save(self._epoch, batch)
             self._start_random_numbers(batch)

@@ -118,6 +118,30 @@ def fit(directory, *others, epochs=EPOCHS, every=None, interrupt=None, data=None
     return model, history
 
 
+@pytest.mark.backends("jax")
+def test_weights_are_fetched_only_to_be_saved(tmp_path, monkeypatch):
+    """Which Keras does for whoever reads the model of a callback."""
+    fetched, before, after = [], [], []
+    sync = keras.Model.jax_state_sync
+
+    def noted(self):
+        fetched.append(self)
+        sync(self)
+
+    monkeypatch.setattr(keras.Model, "jax_state_sync", noted)
+    first, last = (
+        keras.callbacks.LambdaCallback(
+            on_train_batch_end=lambda batch, logs, counts=counts: counts.append(
+                len(fetched)
+            )
+        )
+        for counts in (before, after)
+    )
+    fit(tmp_path, first, epochs=1, every=1000, interrupt=last)
+    assert len(before) == len(batches())
+    assert before == after
+
+
 @pytest.mark.backends("torch")
 def test_the_last_batch_of_an_epoch_is_saved_once(tmp_path, monkeypatch):
     written = []
