@@ -11,7 +11,7 @@ import pathlib
 import re
 import warnings
 from collections.abc import Container, Iterable, Iterator, Sequence
-from typing import Any, NoReturn
+from typing import Any, NoReturn, Self
 from unicodedata import category
 
 import numpy as np
@@ -84,7 +84,7 @@ class Terms:
 
     `tokenizer` is the target's, and `continuing` its `continuing_ids`, empty if word
     boundaries do not matter. No phrase may contain one of `stop_ids`, which would end
-    the hypothesis.
+    the hypothesis. `before` may have tokenized some of the glossary's phrases already.
 
     Example:
         >>> from keras_seqattn.text import ByteTokenizer
@@ -99,19 +99,32 @@ class Terms:
         glossary: Glossary | None,
         stop_ids: Iterable[int] = (),
         continuing: bytes = b"",
+        before: Self | None = None,
     ) -> None:
         self._tokenizer, self._lead = tokenizer, _lead(tokenizer)
         self._stop_ids = set(stop_ids)
         bits = np.unpackbits(np.frombuffer(continuing, "uint8"))
         self._continuing = np.flatnonzero(bits)
-        self._ids: dict[str, tuple[Phrase, ...]] = {}
         self._glossary = {} if glossary is None else _checked_glossary(glossary)
+        known = {}
+        if before is not None and self._tokenizes_as(before):
+            known = before._ids
+        self._ids: dict[str, tuple[Phrase, ...]] = {
+            phrase: known[phrase]
+            for choices in self._glossary.values()
+            for phrase in choices
+            if phrase in known
+        }
         self._tokenize(
             (f"glossary[{source!r}]", phrase)
             for source, choices in self._glossary.items()
             for phrase in choices
         )
         self._lengths = sorted({len(x) for x in self._glossary}, reverse=True)
+
+    def _tokenizes_as(self, other: Self) -> bool:
+        same = self._tokenizer is other._tokenizer, self._stop_ids == other._stop_ids
+        return all(same) and np.array_equal(self._continuing, other._continuing)
 
     def rows(
         self,

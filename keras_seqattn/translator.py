@@ -128,6 +128,7 @@ class Translator(TextModel):
         self.source_tokenizer = source_tokenizer
         self.target_tokenizer = target_tokenizer
         self._ensembles: dict[int, SegmentationEnsemble] = {}
+        self._latest_terms: Terms | None = None  # whose phrases are tokenized already
         self.max_source_length: int = arguments.integer(
             "max_source_length",
             max_source_length,
@@ -260,9 +261,14 @@ class Translator(TextModel):
     def _terms(self, search, glossary):
         """Returns what finds the constraints of lines for a search."""
         with_constraints(search)  # refuses a search that cannot meet constraints
-        return Terms(
-            self.target_tokenizer, glossary, search.stop_ids, self._continuing_ids
+        self._latest_terms = Terms(
+            self.target_tokenizer,
+            glossary,
+            search.stop_ids,
+            self._continuing_ids,
+            before=self._latest_terms,
         )
+        return self._latest_terms
 
     def _segmentation_ensemble(self, count):
         """Returns the ensemble for `count` segmentations of a line, made only once."""

@@ -77,6 +77,25 @@ def test_source_phrases_are_those_of_a_regular_expression(letters, rng):
     assert count > 100
 
 
+def test_a_glossary_is_tokenized_once(translators, monkeypatch):
+    translator = translators["pieces"]
+    own = ks.Translator(translator.model, translator.target_tokenizer)
+    tokenize, count = translator.target_tokenizer.tokenize, []
+
+    def counted(lines, *args, **options):
+        count.extend(lines)
+        return tokenize(lines, *args, **options)
+
+    monkeypatch.setattr(own.target_tokenizer, "tokenize", counted)
+    found = []
+    for glossary in ({"dog": "blue dogs"}, {"dog": "blue dogs"}, {"dog": "park"}):
+        count.clear()
+        found.append(own.translate(["one dog"], glossary=glossary))
+        found.append(sum("blue dogs" in line for line in count))
+    assert found[0] == found[2] != found[4]
+    assert (found[1], found[3], found[5]) == (3, 0, 0)
+
+
 @pytest.fixture(scope="module")
 def dummy_prefix():
     """A tokenizer of a model trained elsewhere, which begins each text with a space."""
