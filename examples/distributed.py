@@ -35,7 +35,8 @@ os.environ["KERAS_BACKEND"] = "jax"
 from options import count, installed, seed
 
 with installed(__doc__):
-    import babel  # noqa: F401  (used later; missed at the beginning, as the next two)
+    # What is not used here is used later, and missed at the beginning.
+    import babel  # noqa: F401
     import jax
     import keras
     import sacrebleu  # noqa: F401

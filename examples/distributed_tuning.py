@@ -29,7 +29,8 @@ import sys
 from options import amount, count, installed
 
 with installed(__doc__):
-    import babel  # noqa: F401  (used later; missed at the beginning, as the next four)
+    # What is not used here is used later, and missed at the beginning.
+    import babel  # noqa: F401
     import keras_tuner  # noqa: F401
     import matplotlib  # noqa: F401
     import pandas  # noqa: F401

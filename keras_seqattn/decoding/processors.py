@@ -168,6 +168,7 @@ def keep_top_k(log_probs: Tensor, k: int) -> Tensor:
     """
     if tracing.is_compiled_by_xla(log_probs):
         return _keep_until(log_probs, ops.ones_like(log_probs), k)
+    # Where XLA does not compile, as on torch, Keras's own takes a tenth of the time.
     k = min(k, log_probs.shape[-1])
     least = ops.top_k(log_probs, k)[0][..., -1:]
     return ops.where(log_probs >= least, log_probs, FORBIDDEN)

@@ -143,7 +143,7 @@ def enable_lora(
 
     Reference:
         Hu et al. 2022, section 4.1. Differs: kernels of several axes are factored
-        before the last one, and A is He uniform (He et al. 2015), as in Keras.
+        before the last one, and A is He uniform (He et al. 2015), not Gaussian.
     """
     arguments.instance("model", model, keras.Model, "a built Keras model")
     rank = arguments.positive_integer("rank", rank)
