@@ -303,7 +303,13 @@ def replace(path, text):
 
 
 def publish(module, measures, sections, arguments):
-    """Prints the closing tables, and writes the measures to `--output`, if given."""
+    """Prints the closing tables, and writes the measures to `--output`, if given.
+
+    Without a measure, since no system could start, both would be empty: then the
+    benchmark ends with an error, and an older file stays.
+    """
+    if not measures:
+        sys.exit(f"{module}: nothing was measured. The lines above say why.")
     if arguments.output:
         write(arguments.output, measures)
     if arguments.markdown:

@@ -33,6 +33,8 @@ def test_a_picture_that_fails_costs_no_measures(
         options += ["--folder", str(tmp_path / "rows")]
         monkeypatch.setattr(module, "load", lambda *given: ([], []))
         monkeypatch.setattr(module, "train_rows", lambda arguments: None)
+    published = []
+    monkeypatch.setattr(rounds, "publish", lambda *given: published.append(given))
 
     def fail(*given):
         assert (tmp_path / "pictures").is_dir()
@@ -42,7 +44,19 @@ def test_a_picture_that_fails_costs_no_measures(
     monkeypatch.setattr(sys, "argv", [name, *options])
     with pytest.raises(ZeroDivisionError):
         module.main()
-    assert (tmp_path / "results" / "measures.jsonl").exists()
+    assert published and (tmp_path / "results").is_dir()
+
+
+@pytest.mark.parametrize("name", ["attention", "loss", "tuning"])
+def test_a_benchmark_that_measured_nothing_fails_and_keeps_an_older_file(
+    name, nothing_runs, monkeypatch, tmp_path
+):
+    path = tmp_path / "measures.jsonl"
+    rounds.write(path, [{"seconds": 1}])
+    monkeypatch.setattr(sys, "argv", [name, "--output", str(path)])
+    with pytest.raises(SystemExit, match=f"benchmarks.{name}: nothing was measured"):
+        importlib.import_module(f"benchmarks.{name}").main()
+    assert path.read_text() == '{"seconds": 1}\n'
 
 
 def test_an_epoch_that_was_trained_again_counts_once(tmp_path):
