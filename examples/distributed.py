@@ -34,13 +34,9 @@ os.environ["KERAS_BACKEND"] = "jax"
 
 from options import count, installed, seed
 
-with installed(__doc__):
-    # What is not used here is used later, and missed at the beginning.
-    import babel  # noqa: F401
+with installed(__doc__, "babel", "sacrebleu", "sentencepiece"):
     import jax
     import keras
-    import sacrebleu  # noqa: F401
-    import sentencepiece  # noqa: F401
     from jax.experimental import multihost_utils
     from outputs import alone, claim
 

@@ -28,14 +28,8 @@ import sys
 
 from options import amount, count, installed
 
-with installed(__doc__):
-    # What is not used here is used later, and missed at the beginning.
-    import babel  # noqa: F401
-    import keras_tuner  # noqa: F401
-    import matplotlib  # noqa: F401
-    import pandas  # noqa: F401
-    import sentencepiece  # noqa: F401
-
+LATER = "babel", "keras_tuner", "matplotlib", "pandas", "sentencepiece"
+with installed(__doc__, *LATER):
     import keras_seqattn as ks
 
 VARIABLES = ("KERASTUNER_TUNER_ID", "KERASTUNER_ORACLE_IP", "KERASTUNER_ORACLE_PORT")

@@ -2,22 +2,28 @@
 
 import argparse
 import contextlib
+import importlib
 import os
 import re
 import sys
 
 
 @contextlib.contextmanager
-def installed(doc):
+def installed(doc, *later):
     """Ends the program if an import fails or, as it takes seconds, is interrupted.
 
-    `doc` holds the command that installs all.
     The package is imported before Keras, since it says what to do without a backend.
+
+    Args:
+        doc: Text that holds the command that installs all.
+        *later: Names of modules that the program imports later, perhaps after hours
+            of work. They are imported now too, so that a missing one is told at once.
     """
     try:
-        import keras_seqattn  # noqa: F401
-
+        importlib.import_module("keras_seqattn")
         yield
+        for name in later:
+            importlib.import_module(name)
     except ModuleNotFoundError as error:
         command = re.search(r"`(pip install .*?)`", doc)[1]
         backend = os.environ.get("KERAS_BACKEND")

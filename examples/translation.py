@@ -28,10 +28,9 @@ import time
 
 from options import amount, count, installed, print_all_scripts, seed
 
-with installed(__doc__):
+with installed(__doc__, "matplotlib"):
     import corpora
     import keras
-    import matplotlib  # noqa: F401  (used at the end; missed at the beginning)
     from outputs import alone, claim
 
     import keras_seqattn as ks

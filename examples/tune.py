@@ -22,9 +22,8 @@ import sys
 
 from options import amount, count, installed, print_all_scripts, seed
 
-with installed(__doc__):
+with installed(__doc__, "matplotlib"):
     import corpora
-    import matplotlib  # noqa: F401  (used at the end; missed at the beginning)
     from outputs import make, refuse
 
     import keras_seqattn as ks

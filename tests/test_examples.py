@@ -609,6 +609,8 @@ def test_an_interrupted_import_ends_without_a_traceback(load_example):
         ("recurrence", "matplotlib"),
         ("fine_tune", "sacrebleu"),
         ("serve", "flask"),
+        ("distributed", "sacrebleu"),
+        ("distributed_tuning", "pandas"),
     ],
 )
 def test_what_is_not_installed_is_named_with_the_command(
